@@ -1,0 +1,235 @@
+/*
+ * libcudamempool: a caching GPU memory allocator whose free memory cannot be lost to fragmentation.
+ *
+ * A pool hands out blocks of device memory in stream order, as cudaMallocAsync does: a block is given to a stream only when
+ * every use ordered before its free is finished, or is ordered ahead of what that stream does next. Physical memory comes in
+ * pages of 2 MiB that the pool can map at another address, so a request fails only when there are not enough idle pages.
+ *
+ * Threads: every call may be made from any thread at any time, except where a function says otherwise.
+ * Context: no call needs a current CUDA context or changes the caller's; the device comes from the pool.
+ * Errors: every call returns a status; cmpool_last_error() has the numbers behind the last failure of the calling thread.
+ * The library never prints to stdout, never exits and never touches device memory from the CPU.
+ */
+#ifndef CUDAMEMPOOL_H
+#define CUDAMEMPOOL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define CMPOOL_VERSION_MAJOR 0
+#define CMPOOL_VERSION_MINOR 1
+#define CMPOOL_VERSION_PATCH 0
+
+#if defined(__GNUC__)
+#define CMPOOL_API __attribute__((visibility("default")))
+#else
+#define CMPOOL_API
+#endif
+
+/* What a call came to; the list is status.def. */
+typedef enum cmpool_status {
+#define CMPOOL_STATUS(name, number, text) CMPOOL_##name = number,
+#include <cudamempool/status.def>
+#undef CMPOOL_STATUS
+} cmpool_status;
+
+/* A pool. Checked by generation: a handle that outlives its pool gives CMPOOL_ERR_INVALID_POOL, never another pool. 0 is none. */
+typedef uint64_t cmpool_t;
+
+/* A CUDA stream: the same handle as CUstream and cudaStream_t. NULL and (void *)1 are the legacy default stream, (void *)2 the
+ * calling thread's per-thread default stream. Trusted only during the call it is passed to. */
+typedef struct CUstream_st *cmpool_stream;
+
+/* ---- pools ---------------------------------------------------------------------------------------------------------------- */
+
+/* How a pool is made. Zero the struct, then set struct_size = sizeof(cmpool_config) and what you need. */
+typedef struct cmpool_config {
+    size_t struct_size;
+    int device;          /* CUDA device ordinal, 0 and up */
+    const char *options; /* "key:value,key:value" (options.def), applied over CUDAMEMPOOL_CONF; NULL is none */
+    const int *peers;    /* ordinals of devices that may read and write the pool's memory, or NULL */
+    size_t peer_count;   /* entries in peers, 0 to 63 */
+} cmpool_config;
+
+/*
+ * Make a pool on a device. It reserves addresses (two times the device's memory) but no device memory.
+ * config NULL means device 0 and the options of CUDAMEMPOOL_CONF.
+ * Returns OK, INVALID_ARGUMENT (pool NULL, bad struct_size, device or peers), BAD_OPTION (only with strict:true),
+ * DRIVER_MISSING, UNSUPPORTED (no virtual memory management), OUT_OF_HOST_MEMORY, OUT_OF_ADDRESSES, DRIVER, SHUTTING_DOWN, FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_create(cmpool_t *pool, const cmpool_config *config);
+
+/*
+ * Make a private pool inside parent (a pool made by cmpool_create): its blocks reuse each other first, its idle whole pages
+ * serve everybody, it reserves nothing of its own. Use its handle wherever a pool is asked for.
+ * Returns OK, INVALID_ARGUMENT, INVALID_POOL, UNSUPPORTED (parent is itself private), OUT_OF_HOST_MEMORY.
+ */
+CMPOOL_API cmpool_status cmpool_private_create(cmpool_t *pool, cmpool_t parent);
+
+/*
+ * Give everything back and forget the pool. Waits on the host for work that still uses freed memory.
+ * Returns OK, INVALID_POOL, BUSY (live blocks, private pools or calls inside: nothing is changed), DRIVER (destroyed, but the
+ * driver refused to take something back).
+ */
+CMPOOL_API cmpool_status cmpool_destroy(cmpool_t pool);
+
+/* ---- blocks --------------------------------------------------------------------------------------------------------------- */
+
+/* The general request. Zero the struct, then set struct_size and what you need. */
+typedef struct cmpool_request {
+    size_t struct_size;
+    size_t bytes;         /* 1 to 2^47; rounded up to 512 */
+    size_t alignment;     /* 0 (means 512) or a power of two, at most the pool's page size */
+    cmpool_stream stream; /* the stream that uses the block first */
+    uint32_t flags;       /* must be 0 */
+    uint32_t tag;         /* any number; shown in snapshots */
+} cmpool_request;
+
+/*
+ * Take a block of at least `bytes` bytes, aligned to 512, for use on `stream` from now on.
+ * bytes 0 gives OK and *ptr = NULL. On failure *ptr is NULL and no block is lost or changed.
+ * Returns OK, INVALID_ARGUMENT (ptr NULL, bytes above 2^47), INVALID_POOL, OUT_OF_DEVICE_MEMORY, LIMIT, OUT_OF_HOST_MEMORY,
+ * OUT_OF_ADDRESSES, MAPPING_CEILING, DRIVER, SHUTTING_DOWN, CAPTURE, FORKED, DEVICE_LOST.
+ */
+CMPOOL_API cmpool_status cmpool_malloc(cmpool_t pool, void **ptr, size_t bytes, cmpool_stream stream);
+
+/* The same with alignment, tag and flags. Also INVALID_ARGUMENT for a bad struct_size, alignment or flag. */
+CMPOOL_API cmpool_status cmpool_malloc_ex(cmpool_t pool, void **ptr, const cmpool_request *request);
+
+/*
+ * Give a block back. It may be handed out again for `stream` at once, and to other streams when everything `stream` and the
+ * streams named by cmpool_record_use have been given until now is finished, or is made to come first. ptr NULL is OK.
+ * Returns OK, INVALID_POOL, NOT_OURS, ALREADY_FREED, INTERIOR_POINTER (the pool is unchanged in each of these), FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_free(cmpool_t pool, void *ptr, cmpool_stream stream);
+
+/*
+ * Say that a live block is also used on `stream`, so that its next owner comes after that use too.
+ * Returns OK, INVALID_POOL, NOT_OURS, ALREADY_FREED, INTERIOR_POINTER, OUT_OF_HOST_MEMORY, FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_record_use(cmpool_t pool, void *ptr, cmpool_stream stream);
+
+/*
+ * Say, before a stream is destroyed, that its handle is about to die: frees made on it are covered by an event now.
+ * device is the ordinal the stream belongs to. Unknown streams are OK.
+ * Returns OK, INVALID_ARGUMENT, DRIVER, FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_stream_retire(int device, cmpool_stream stream);
+
+/* The bytes a live block really has: at least what was asked for. Returns as cmpool_record_use, and INVALID_ARGUMENT (bytes NULL). */
+CMPOOL_API cmpool_status cmpool_usable_size(cmpool_t pool, const void *ptr, size_t *bytes);
+
+/* What is known of an address. struct_size must be set before the call. */
+typedef struct cmpool_block_info {
+    size_t struct_size;
+    cmpool_t pool;         /* the pool (or private pool) it belongs to */
+    int device;            /* its device ordinal */
+    uint32_t tag;          /* as given at allocation */
+    void *base;            /* start of the block */
+    size_t usable_bytes;   /* its whole length */
+    size_t requested_bytes; /* as asked for; for slab blocks the slot's length */
+} cmpool_block_info;
+
+/* Find the live block that contains ptr (any byte of it), in any pool. Returns OK, INVALID_ARGUMENT, NOT_OURS, ALREADY_FREED. */
+CMPOOL_API cmpool_status cmpool_lookup(const void *ptr, cmpool_block_info *info);
+
+/* ---- how much memory a pool holds ------------------------------------------------------------------------------------------- */
+
+/*
+ * Give idle pages back to the driver until the pool holds at most keep_bytes or nothing idle is left. Pages whose work is not
+ * finished are waited for on the host. released (may be NULL) is the bytes given back.
+ * Returns OK, INVALID_POOL, DRIVER, CAPTURE (a capture is live: nothing was given back), FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_trim(cmpool_t pool, size_t keep_bytes, size_t *released);
+
+/*
+ * Give back at least `bytes` of idle pages from all pools on a device, down to their floors, because somebody else needs them.
+ * Waits on the host only if finished pages are not enough. Returns as cmpool_trim; INVALID_ARGUMENT for a bad device.
+ */
+CMPOOL_API cmpool_status cmpool_device_trim(int device, size_t bytes, size_t *released);
+
+/* Hold at least `bytes` of pages ahead of need, so that what follows makes no driver calls. Returns as cmpool_malloc. */
+CMPOOL_API cmpool_status cmpool_reserve(cmpool_t pool, size_t bytes);
+
+/* The most bytes the pool may hold (0: no limit); a limit below what is held trims. Returns OK, INVALID_POOL, UNSUPPORTED (private). */
+CMPOOL_API cmpool_status cmpool_set_limit(cmpool_t pool, size_t bytes);
+/* The bytes that trims on behalf of others leave with the pool. Returns as cmpool_set_limit. */
+CMPOOL_API cmpool_status cmpool_set_floor(cmpool_t pool, size_t bytes);
+/* The device bytes the pool leaves free for others when it grows. Returns as cmpool_set_limit. */
+CMPOOL_API cmpool_status cmpool_set_headroom(cmpool_t pool, size_t bytes);
+
+/*
+ * Called when a request cannot be served, before it is refused, with no lock held: may free blocks of any pool. Return non-zero
+ * to have the search tried again. At most one callback a pool; fn NULL removes it. It must not destroy the pool.
+ */
+typedef int (*cmpool_low_memory_fn)(void *user, cmpool_t pool, size_t bytes);
+CMPOOL_API cmpool_status cmpool_set_low_memory_callback(cmpool_t pool, cmpool_low_memory_fn fn, void *user);
+
+/* ---- figures and errors ------------------------------------------------------------------------------------------------------ */
+
+/* All counters of a pool (counters.def). Set struct_size before the call; a shorter struct of an older header is filled as far as it goes. */
+typedef struct cmpool_stats {
+    size_t struct_size;
+#define CMPOOL_COUNTER(name, kind, help) uint64_t name;
+#include <cudamempool/counters.def>
+#undef CMPOOL_COUNTER
+} cmpool_stats;
+
+/* Read a pool's counters. Cheap enough to poll. For a private pool only its own live and allocation figures differ from the parent's.
+ * Returns OK, INVALID_ARGUMENT, INVALID_POOL, FORKED. */
+CMPOOL_API cmpool_status cmpool_stats_get(cmpool_t pool, cmpool_stats *stats);
+/* Set the PEAK counters to the present level. Returns OK, INVALID_POOL. */
+CMPOOL_API cmpool_status cmpool_stats_reset_peaks(cmpool_t pool);
+
+/* Rungs of the ladder a request climbs before it is refused; their gains explain a refusal. */
+enum {
+    CMPOOL_RUNG_BINS,     /* own and finished free memory */
+    CMPOOL_RUNG_PROMOTE,  /* memory that events showed done */
+    CMPOOL_RUNG_SLACK,    /* new pages within the slack */
+    CMPOOL_RUNG_MOVE,     /* idle pages mapped elsewhere */
+    CMPOOL_RUNG_GROW,     /* new pages up to limit and device */
+    CMPOOL_RUNG_PENDING,  /* other streams' memory behind a device-side wait */
+    CMPOOL_RUNG_SIBLINGS, /* thread caches, other pools, low-memory callback */
+    CMPOOL_RUNG_HOST_WAIT, /* memory the host had to wait for */
+    CMPOOL_RUNG_COUNT
+};
+
+/* The numbers behind the last failed call of this thread. Strings are static. */
+typedef struct cmpool_error {
+    cmpool_status status;
+    const char *call;           /* the public call */
+    const char *driver_call;    /* the driver function that failed, or "" */
+    int driver_code;            /* its CUresult, or 0 */
+    size_t bytes;               /* the request, rounded */
+    size_t live_bytes;          /* of the pool when it refused */
+    size_t reserved_bytes;
+    size_t idle_bytes;          /* whole idle pages, finished or not */
+    size_t largest_free_bytes;  /* longest run of free bytes */
+    size_t device_free_bytes;   /* what the driver said it had left; SIZE_MAX: not asked */
+    size_t limit_bytes;         /* 0: no limit */
+    size_t short_bytes;         /* what was missing */
+    size_t rung_bytes[CMPOOL_RUNG_COUNT]; /* gained on each rung */
+} cmpool_error;
+
+/* Never NULL; status OK when nothing has failed yet. Valid until the thread's next failing call. */
+CMPOOL_API const cmpool_error *cmpool_last_error(void);
+/* "CMPOOL_ERR_LIMIT"; never NULL. */
+CMPOOL_API const char *cmpool_status_name(cmpool_status status);
+/* The status in one sentence; never NULL. */
+CMPOOL_API const char *cmpool_status_text(cmpool_status status);
+/* "0.1.0" */
+CMPOOL_API const char *cmpool_version(void);
+
+/* Check every structure of a pool against every other. For tests; slow. Returns OK, INVALID_POOL, or DRIVER with the finding in
+ * *finding (static until the next call on the thread; may be NULL). */
+CMPOOL_API cmpool_status cmpool_validate(cmpool_t pool, const char **finding);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* CUDAMEMPOOL_H */
