@@ -57,11 +57,14 @@ typedef struct CUgreenCtx_st *CUgreenCtx;
 
 /* ---- constants ------------------------------------------------------------------------------------------------------------- */
 
+#ifndef CMI_ABI_NAME /* the ABI test puts another name here, to have both declarations side by side */
+#define CMI_ABI_NAME(name) name
+#endif
 #define CMI_DRIVER_ENUM(type) typedef enum {
-#define CMI_DRIVER_VALUE(type, name, number) name = number,
+#define CMI_DRIVER_VALUE(type, name, number) CMI_ABI_NAME(name) = number,
 #define CMI_DRIVER_ENUM_END(type) \
     }                             \
-    type;
+    CMI_ABI_NAME(type);
 #include "driver/driver_enums.def"
 #undef CMI_DRIVER_ENUM
 #undef CMI_DRIVER_VALUE
