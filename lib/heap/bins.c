@@ -1,0 +1,131 @@
+/*
+ * Bin sets: the free blocks that one kind of request may use, by size. Rows are doublings of CMI_UNIT, columns eighths of a doubling; two
+ * bitmaps lead in constant time to the first bin whose blocks all fit, a tree in each bin to the best fit inside. Owns the bin sets;
+ * guarded by whoever guards the heap; called by block.c and the pool.
+ */
+#include "heap/internal.h"
+
+void cmi_bin_position(uint64_t bytes, unsigned *row, unsigned *column)
+{
+    uint64_t units = bytes / CMI_UNIT;
+    *row = cmi_log2_floor(units);
+    *column = (unsigned)(*row >= 3 ? units >> (*row - 3) : units << (3 - *row)) & 7u;
+}
+
+void cmi_bin_insert(cmi_heap *heap, cmi_block_id id)
+{
+    cmi_block *block = cmi_heap_block(heap, id);
+    cmi_binset *set = heap->binsets[block->binset];
+    unsigned row, column;
+    cmi_bin_position(block->bytes, &row, &column);
+    cmi_tree_insert(heap, &set->root[row][column], id);
+    set->row_map |= UINT64_C(1) << row;
+    set->column_map[row] |= (uint8_t)(1u << column);
+    set->free_bytes += block->bytes;
+    set->free_blocks++;
+}
+
+void cmi_bin_remove(cmi_heap *heap, cmi_block_id id)
+{
+    cmi_block *block = cmi_heap_block(heap, id);
+    cmi_binset *set = heap->binsets[block->binset];
+    unsigned row, column;
+    cmi_bin_position(block->bytes, &row, &column);
+    cmi_tree_remove(heap, &set->root[row][column], id);
+    if (!set->root[row][column]) {
+        set->column_map[row] &= (uint8_t)~(1u << column);
+        if (!set->column_map[row]) {
+            set->row_map &= ~(UINT64_C(1) << row);
+        }
+    }
+    set->free_bytes -= block->bytes;
+    set->free_blocks--;
+}
+
+/* Smallest entry of the set that is not below (bytes, offset). */
+static cmi_block_id at_least(const cmi_heap *heap, const cmi_binset *set, uint64_t bytes, uint64_t offset)
+{
+    unsigned row, column;
+    cmi_bin_position(bytes, &row, &column);
+    if (row >= CMI_BIN_ROWS) {
+        return 0;
+    }
+    cmi_block_id found = cmi_tree_at_least(heap, set->root[row][column], bytes, offset);
+    if (found) {
+        return found;
+    }
+    unsigned columns = set->column_map[row] & ~((2u << column) - 1);
+    if (!columns) {
+        uint64_t rows = row + 1 < 64 ? set->row_map & ~((UINT64_C(2) << row) - 1) : 0;
+        if (!rows) {
+            return 0;
+        }
+        row = cmi_lowest_bit(rows);
+        columns = set->column_map[row];
+    }
+    return cmi_tree_lowest(heap, set->root[row][cmi_lowest_bit(columns)]);
+}
+
+cmi_block_id cmi_heap_best_fit(const cmi_heap *heap, uint32_t binset, uint64_t bytes, uint64_t align)
+{
+    const cmi_binset *set = heap->binsets[binset];
+    cmi_block_id found = at_least(heap, set, bytes, 0);
+    if (align <= CMI_UNIT) {
+        return found;
+    }
+    /* A few blocks in order of size; where none of them happens to lie right, one so large that it must. */
+    for (unsigned tries = 0; found && tries < 16; tries++) {
+        const cmi_block *block = cmi_heap_block(heap, found);
+        if (cmi_round_up(block->offset, align) + bytes <= block->offset + block->bytes) {
+            return found;
+        }
+        found = at_least(heap, set, block->bytes, block->offset + 1);
+    }
+    return found ? at_least(heap, set, bytes + align - CMI_UNIT, 0) : 0;
+}
+
+uint32_t cmi_heap_add_binset(cmi_heap *heap, uint32_t owner, uint32_t key, cmi_binset_kind kind, bool small, uint32_t partner,
+    uint32_t mixed)
+{
+    cmi_binset *set = cmi_meta_alloc(sizeof *set);
+    if (!set) {
+        return CMI_NO_BINSET;
+    }
+    uint32_t number = 0;
+    if (heap->unused_binsets.count) {
+        number = heap->unused_binsets.ids[--heap->unused_binsets.count];
+    } else {
+        if (heap->binset_count + 1 >= heap->binset_room) {
+            uint32_t room = heap->binset_room ? heap->binset_room * 2 : 16;
+            cmi_binset **grown = cmi_meta_resize(heap->binsets, heap->binset_room * sizeof *grown, room * sizeof *grown);
+            if (!grown) {
+                cmi_meta_free(set, sizeof *set);
+                return CMI_NO_BINSET;
+            }
+            heap->binsets = grown;
+            heap->binset_room = room;
+        }
+        if (!cmi_ids_reserve(&heap->unused_binsets, heap->binset_count + 1)) {
+            cmi_meta_free(set, sizeof *set);
+            return CMI_NO_BINSET;
+        }
+        number = ++heap->binset_count;
+    }
+    set->owner = owner;
+    set->key = key;
+    set->kind = (uint8_t)kind;
+    set->small = small;
+    set->partner = partner;
+    set->mixed = mixed ? mixed : number;
+    heap->binsets[number] = set;
+    return number;
+}
+
+bool cmi_binset_is_empty(const cmi_binset *set) { return set->free_blocks == 0 && set->slab_blocks == 0; }
+
+void cmi_heap_remove_binset(cmi_heap *heap, uint32_t binset)
+{
+    cmi_meta_free(heap->binsets[binset], sizeof **heap->binsets);
+    heap->binsets[binset] = NULL;
+    cmi_ids_push(&heap->unused_binsets, binset);
+}

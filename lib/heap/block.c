@@ -1,0 +1,319 @@
+/*
+ * Block records and what can happen to a block: cut, join, take, free. Owns the chunked record arrays and the address-ordered list of each
+ * range; guarded by whoever guards the heap; called by the pool, slab.c and index.c. Nothing here fails half-way: callers reserve
+ * records first, and everything else is links.
+ */
+#include "heap/internal.h"
+
+void cmi_heap_init(cmi_heap *heap, const cmi_heap_source *source)
+{
+    *heap = (cmi_heap){.source = *source, .page_shift = cmi_log2_floor(source->page_bytes)};
+}
+
+void cmi_heap_fini(cmi_heap *heap)
+{
+    while (heap->space_count) {
+        cmi_heap_remove_space(heap, heap->spaces[0].base);
+    }
+    for (uint32_t i = 1; i <= heap->binset_count; i++) {
+        cmi_meta_free(heap->binsets[i], sizeof **heap->binsets);
+    }
+    for (uint32_t i = 1; i <= heap->slab_count; i++) {
+        cmi_meta_free(heap->slabs[i], sizeof **heap->slabs);
+    }
+    for (uint32_t i = 0; i < heap->block_chunk_count; i++) {
+        cmi_meta_free(heap->block_chunks[i], sizeof(cmi_block) * CMI_BLOCK_CHUNK);
+    }
+    cmi_meta_free(heap->binsets, heap->binset_room * sizeof *heap->binsets);
+    cmi_meta_free(heap->slabs, heap->slab_room * sizeof *heap->slabs);
+    cmi_meta_free(heap->block_chunks, heap->block_chunk_room * sizeof *heap->block_chunks);
+    cmi_meta_free(heap->spaces, heap->space_room * sizeof *heap->spaces);
+    cmi_ids_fini(&heap->unused_slabs);
+    cmi_ids_fini(&heap->empty_slabs);
+    cmi_ids_fini(&heap->parked_slabs);
+    cmi_ids_fini(&heap->unused_binsets);
+    *heap = (cmi_heap){0};
+}
+
+/* ---- records --------------------------------------------------------------------------------------------------------------- */
+
+static bool add_chunk(cmi_heap *heap)
+{
+    if (heap->block_chunk_count == heap->block_chunk_room) {
+        uint32_t room = heap->block_chunk_room ? heap->block_chunk_room * 2 : 8;
+        cmi_block **grown = cmi_meta_resize(heap->block_chunks, heap->block_chunk_room * sizeof *grown, room * sizeof *grown);
+        if (!grown) {
+            return false;
+        }
+        heap->block_chunks = grown;
+        heap->block_chunk_room = room;
+    }
+    cmi_block *chunk = cmi_meta_alloc(sizeof *chunk * CMI_BLOCK_CHUNK);
+    if (!chunk) {
+        return false;
+    }
+    uint32_t first = heap->block_chunk_count << CMI_BLOCK_CHUNK_SHIFT;
+    heap->block_chunks[heap->block_chunk_count++] = chunk;
+    for (uint32_t i = CMI_BLOCK_CHUNK; i-- > (first ? 0u : 1u);) { /* number 0 is "none" */
+        chunk[i].next = heap->unused_block;
+        heap->unused_block = first + i;
+        heap->unused_count++;
+    }
+    return true;
+}
+
+bool cmi_heap_reserve_records(cmi_heap *heap, uint32_t count)
+{
+    while (heap->unused_count < count) {
+        if (!add_chunk(heap)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+cmi_block_id cmi_block_new(cmi_heap *heap)
+{
+    cmi_block_id id = heap->unused_block;
+    cmi_block *block = cmi_heap_block(heap, id);
+    heap->unused_block = block->next;
+    heap->unused_count--;
+    heap->block_count++;
+    *block = (cmi_block){.stamp = CMI_HEAP_NO_STAMP};
+    return id;
+}
+
+void cmi_block_retire(cmi_heap *heap, cmi_block_id id)
+{
+    cmi_block *block = cmi_heap_block(heap, id);
+    *block = (cmi_block){.next = heap->unused_block, .stamp = CMI_HEAP_NO_STAMP};
+    heap->unused_block = id;
+    heap->unused_count++;
+    heap->block_count--;
+}
+
+/* ---- the list by address ------------------------------------------------------------------------------------------------------ */
+
+cmi_block_id cmi_block_split(cmi_heap *heap, cmi_block_id id, uint64_t at)
+{
+    cmi_block_id new_id = cmi_block_new(heap);
+    cmi_block *low = cmi_heap_block(heap, id), *high = cmi_heap_block(heap, new_id);
+    *high = *low;
+    high->offset = at;
+    high->bytes = low->offset + low->bytes - at;
+    low->bytes = at - low->offset;
+    high->left = high->right = 0;
+    high->prev = id;
+    low->next = new_id;
+    if (high->next) {
+        cmi_heap_block(heap, high->next)->prev = new_id;
+    }
+    cmi_index_add(heap, new_id);
+    return new_id;
+}
+
+void cmi_block_absorb(cmi_heap *heap, cmi_block_id low_id, cmi_block_id high_id)
+{
+    cmi_block *low = cmi_heap_block(heap, low_id), *high = cmi_heap_block(heap, high_id);
+    cmi_index_remove(heap, high_id);
+    low->bytes += high->bytes;
+    low->next = high->next;
+    if (high->next) {
+        cmi_heap_block(heap, high->next)->prev = low_id;
+    }
+    cmi_block_retire(heap, high_id);
+}
+
+cmi_block_id cmi_heap_join_busy(cmi_heap *heap, cmi_block_id low, cmi_block_id high)
+{
+    cmi_block_absorb(heap, low, high);
+    return low;
+}
+
+/* ---- taking --------------------------------------------------------------------------------------------------------------------- */
+
+cmi_block_id cmi_heap_take(cmi_heap *heap, cmi_block_id id, uint64_t offset, uint64_t bytes)
+{
+    cmi_bin_remove(heap, id);
+    cmi_block *block = cmi_heap_block(heap, id);
+    bool stamped = block->stamp != CMI_HEAP_NO_STAMP;
+    if (block->offset < offset) {
+        cmi_block_id rest = id;
+        id = cmi_block_split(heap, id, offset);
+        block = cmi_heap_block(heap, id);
+        if (stamped) {
+            block->stamp = heap->source.copy_stamp(heap->source.user, block->stamp);
+        }
+        cmi_bin_insert(heap, rest);
+    }
+    if (block->bytes > bytes) {
+        cmi_block_id rest = cmi_block_split(heap, id, offset + bytes);
+        block = cmi_heap_block(heap, id);
+        if (stamped) {
+            cmi_heap_block(heap, rest)->stamp = heap->source.copy_stamp(heap->source.user, block->stamp);
+        }
+        cmi_bin_insert(heap, rest);
+    }
+    block->kind = CMI_BLOCK_BUSY;
+    return id;
+}
+
+cmi_block_id cmi_heap_cut(cmi_heap *heap, cmi_block_id id, uint64_t offset, uint64_t bytes)
+{
+    if (cmi_heap_block(heap, id)->offset < offset) {
+        id = cmi_block_split(heap, id, offset);
+    }
+    if (cmi_heap_block(heap, id)->bytes > bytes) {
+        cmi_block_split(heap, id, offset + bytes);
+    }
+    return id;
+}
+
+/* ---- giving back ---------------------------------------------------------------------------------------------------------------- */
+
+static void set_kind(cmi_heap *heap, cmi_block_id id, cmi_block_kind kind)
+{
+    cmi_block *block = cmi_heap_block(heap, id);
+    block->kind = (uint8_t)kind;
+    block->binset = CMI_NO_BINSET;
+    block->ticket = 0;
+    block->stamp = CMI_HEAP_NO_STAMP;
+    block->tag = block->stack = 0;
+    block->slack = 0;
+}
+
+static cmi_block_id join_alike(cmi_heap *heap, cmi_block_id id)
+{
+    uint8_t kind = cmi_heap_block(heap, id)->kind;
+    cmi_block_id next = cmi_heap_block(heap, id)->next, prev = cmi_heap_block(heap, id)->prev;
+    if (next && cmi_heap_block(heap, next)->kind == kind) {
+        cmi_block_absorb(heap, id, next);
+    }
+    if (prev && cmi_heap_block(heap, prev)->kind == kind) {
+        cmi_block_absorb(heap, prev, id);
+        id = prev;
+    }
+    return id;
+}
+
+cmi_block_id cmi_heap_make_hole(cmi_heap *heap, cmi_block_id id)
+{
+    set_kind(heap, id, CMI_BLOCK_HOLE);
+    return join_alike(heap, id);
+}
+
+cmi_block_id cmi_heap_make_stale(cmi_heap *heap, cmi_block_id id)
+{
+    set_kind(heap, id, CMI_BLOCK_STALE);
+    return join_alike(heap, id);
+}
+
+void cmi_heap_make_live(cmi_heap *heap, cmi_block_id id, uint32_t binset, uint64_t requested, uint32_t tag, uint64_t time_ns)
+{
+    cmi_block *block = cmi_heap_block(heap, id);
+    block->kind = CMI_BLOCK_LIVE;
+    block->binset = binset;
+    block->ticket = time_ns;
+    block->stamp = CMI_HEAP_NO_STAMP;
+    block->tag = tag;
+    block->slack = (uint16_t)(block->bytes - requested < CMI_UNIT ? block->bytes - requested : 0);
+}
+
+/* May two free neighbours become one block? with_done: memory that is free for everybody may join a stream's. */
+static bool may_join(const cmi_heap *heap, const cmi_block *a, const cmi_block *b, bool with_done)
+{
+    if (a->binset == b->binset) {
+        return true;
+    }
+    const cmi_binset *one = heap->binsets[a->binset], *other = heap->binsets[b->binset];
+    return with_done && one->owner == other->owner && one->small == other->small && one->kind != other->kind
+        && one->kind != CMI_BINSET_MIXED && other->kind != CMI_BINSET_MIXED;
+}
+
+/* Give `into` the bin set, ticket and stamp that cover both blocks. */
+static void join_stamps(cmi_heap *heap, cmi_block *into, const cmi_block *other)
+{
+    if (into->binset != other->binset) {
+        if (heap->binsets[other->binset]->kind == CMI_BINSET_STREAM) {
+            into->binset = other->binset;
+            into->ticket = other->ticket;
+        }
+        return;
+    }
+    if (into->stamp != CMI_HEAP_NO_STAMP) {
+        into->stamp = heap->source.join_stamps(heap->source.user, into->stamp, other->stamp);
+    }
+    into->ticket = cmi_max_u64(into->ticket, other->ticket);
+}
+
+static cmi_block_id join_free(cmi_heap *heap, cmi_block_id id, bool with_done)
+{
+    cmi_block *block = cmi_heap_block(heap, id);
+    cmi_block_id next = block->next, prev = block->prev;
+    if (next && cmi_heap_block(heap, next)->kind == CMI_BLOCK_FREE && may_join(heap, block, cmi_heap_block(heap, next), with_done)) {
+        cmi_bin_remove(heap, next);
+        join_stamps(heap, block, cmi_heap_block(heap, next));
+        cmi_block_absorb(heap, id, next);
+    }
+    if (prev && cmi_heap_block(heap, prev)->kind == CMI_BLOCK_FREE && may_join(heap, cmi_heap_block(heap, prev), block, with_done)) {
+        cmi_bin_remove(heap, prev);
+        join_stamps(heap, cmi_heap_block(heap, prev), block);
+        cmi_block_absorb(heap, prev, id);
+        id = prev;
+    }
+    return id;
+}
+
+static cmi_block_id put(cmi_heap *heap, cmi_block_id id, uint32_t binset, uint64_t ticket, uint32_t stamp, bool with_done)
+{
+    cmi_block *block = cmi_heap_block(heap, id);
+    set_kind(heap, id, CMI_BLOCK_FREE);
+    block->binset = binset;
+    block->ticket = ticket;
+    block->stamp = stamp;
+    id = join_free(heap, id, with_done);
+    block = cmi_heap_block(heap, id);
+    const cmi_binset *set = heap->binsets[block->binset];
+    uint64_t low = cmi_round_up(block->offset, heap->source.page_bytes);
+    uint64_t high = cmi_round_down(block->offset + block->bytes, heap->source.page_bytes);
+    if (!set->small || low >= high) {
+        cmi_bin_insert(heap, id);
+        return id;
+    }
+    /* A small page has emptied: whole pages serve everybody, the edges stay with the small ones. */
+    stamp = block->stamp;
+    ticket = block->ticket;
+    uint32_t partner = set->partner;
+    bool stamped = stamp != CMI_HEAP_NO_STAMP;
+    if (block->offset < low) {
+        cmi_block_id edge = id;
+        id = cmi_block_split(heap, id, low);
+        if (stamped) {
+            cmi_heap_block(heap, edge)->stamp = heap->source.copy_stamp(heap->source.user, stamp);
+        }
+        cmi_bin_insert(heap, edge);
+    }
+    if (cmi_heap_block(heap, id)->bytes > high - low) {
+        cmi_block_id edge = cmi_block_split(heap, id, high);
+        if (stamped) {
+            cmi_heap_block(heap, edge)->stamp = heap->source.copy_stamp(heap->source.user, stamp);
+        }
+        cmi_bin_insert(heap, edge);
+    }
+    return put(heap, id, partner, ticket, stamp, with_done);
+}
+
+cmi_block_id cmi_heap_make_free(cmi_heap *heap, cmi_block_id id, uint32_t binset, uint64_t ticket, uint32_t stamp)
+{
+    return put(heap, id, binset, ticket, stamp, true);
+}
+
+cmi_block_id cmi_heap_rebin(cmi_heap *heap, cmi_block_id id, uint32_t binset, uint64_t ticket, uint32_t stamp)
+{
+    cmi_bin_remove(heap, id);
+    cmi_block *block = cmi_heap_block(heap, id);
+    if (block->stamp != CMI_HEAP_NO_STAMP && block->stamp != stamp) {
+        heap->source.drop_stamp(heap->source.user, block->stamp);
+    }
+    return put(heap, id, binset, ticket, stamp, false);
+}

@@ -1,0 +1,263 @@
+/*
+ * The door of lib/heap: who has which bytes. Pure bookkeeping over 64-bit offsets: no device, no driver, no streams. Space is added in
+ * ranges whose pages come and go; every byte of a range belongs to exactly one block. The caller (lib/pool, lib/pinned) decides what an
+ * offset means, which bin sets a request may use, and what the stamps and tickets on free blocks stand for.
+ *
+ * Locks: none of its own; the caller serialises all calls on one heap.
+ */
+#ifndef CMI_HEAP_H
+#define CMI_HEAP_H
+
+#include "base/base.h"
+
+#define CMI_UNIT 512u               /* every block starts and ends at a multiple of this */
+#define CMI_MAX_BYTES (UINT64_C(1) << 47)
+#define CMI_NO_BLOCK 0u             /* block, bin set and slab numbers start at 1 */
+#define CMI_NO_BINSET 0u
+#define CMI_HEAP_NO_STAMP UINT32_MAX
+
+/* ---- blocks ---------------------------------------------------------------------------------------------------------------- */
+
+typedef uint32_t cmi_block_id;
+
+typedef enum cmi_block_kind {
+    CMI_BLOCK_UNUSED, /* a record in no list */
+    CMI_BLOCK_HOLE,   /* addresses without pages: whole pages long */
+    CMI_BLOCK_STALE,  /* addresses whose page has moved on and that are not to be used yet: whole pages long */
+    CMI_BLOCK_BUSY,   /* taken out for a request or a page call in flight */
+    CMI_BLOCK_FREE,   /* bytes ready to be handed out; in a bin */
+    CMI_BLOCK_LIVE,   /* handed out */
+    CMI_BLOCK_SLAB    /* cut into slots of one size class */
+} cmi_block_kind;
+
+/* 64 bytes, in chunked arrays addressed by number, so that a snapshot copies chunks. */
+typedef struct cmi_block {
+    uint64_t offset, bytes;
+    cmi_block_id prev, next;  /* neighbours by address within the range */
+    cmi_block_id left, right; /* FREE: tree of its bin; SLAB: tree of the slabs with room */
+    uint32_t binset;          /* FREE: its bin set; LIVE, SLAB: the bin set its first owner asked with */
+    uint32_t slab;            /* SLAB: number of the slab; else 0 */
+    uint64_t ticket;          /* FREE: youngest ticket in it; LIVE: time of allocation, ns */
+    uint32_t stamp;           /* FREE in a mixed bin set: its stamp; LIVE: recorded uses; else CMI_HEAP_NO_STAMP */
+    uint32_t tag, stack;      /* LIVE: as the caller says */
+    uint16_t slack;           /* LIVE: bytes beyond what was asked for, below CMI_UNIT */
+    uint8_t kind;             /* cmi_block_kind */
+    uint8_t spare;
+} cmi_block;
+
+/* ---- bin sets: the free blocks that one kind of request may use --------------------------------------------------------------- */
+
+enum { CMI_BIN_ROWS = 39, CMI_BIN_COLUMNS = 8, CMI_CLASS_COUNT = 32 };
+
+typedef enum cmi_binset_kind {
+    CMI_BINSET_DONE,   /* free for everybody: no ticket */
+    CMI_BINSET_STREAM, /* free for one stream, for others from its ticket on */
+    CMI_BINSET_MIXED   /* each block has a stamp of several streams */
+} cmi_binset_kind;
+
+typedef struct cmi_binset {
+    uint32_t owner;   /* whose bytes: blocks merge only within one owner */
+    uint32_t key;     /* the caller's: stream record number for STREAM, else 0 */
+    uint8_t kind;     /* cmi_binset_kind */
+    uint8_t small;    /* free space of small pages; whole pages go to `partner` by themselves */
+    uint16_t spare;
+    uint32_t partner; /* small: the bin set of the same owner, key and kind for large blocks */
+    uint32_t mixed;   /* the MIXED bin set of the same owner and smallness (itself, if this is it) */
+    uint64_t free_bytes;
+    uint32_t free_blocks;
+    uint32_t slab_blocks; /* slabs that belong to it */
+    uint64_t row_map;
+    uint8_t column_map[CMI_BIN_ROWS];
+    cmi_block_id root[CMI_BIN_ROWS][CMI_BIN_COLUMNS];
+    cmi_block_id slab_root[CMI_CLASS_COUNT]; /* slabs with a free slot, by address */
+} cmi_binset;
+
+/* What the heap asks of its caller. */
+typedef struct cmi_heap_source {
+    uint64_t page_bytes; /* power of two, at least 64 KiB */
+    void *user;
+    /* One stamp for both; takes over both numbers. */
+    uint32_t (*join_stamps)(void *user, uint32_t a, uint32_t b);
+    /* Another holder of the same stamp (a block was cut in two); returns its number. */
+    uint32_t (*copy_stamp)(void *user, uint32_t stamp);
+    /* A holder less. */
+    void (*drop_stamp)(void *user, uint32_t stamp);
+    /* The stamp of memory freed in a STREAM bin set: for joins of a slab's own frees with stamped ones. */
+    uint32_t (*stamp_of)(void *user, uint32_t key, uint64_t ticket);
+} cmi_heap_source;
+
+/* ---- slabs ------------------------------------------------------------------------------------------------------------------- */
+
+enum { CMI_SLAB_UNIT = 65536, CMI_SLAB_SLOTS = 128, CMI_SMALL_LIMIT = 262144 };
+
+typedef enum cmi_slot_use {
+    CMI_SLOT_FREE,   /* ready for the slab's stream */
+    CMI_SLOT_CACHED, /* in a thread's cache */
+    CMI_SLOT_LIVE,   /* handed out */
+    CMI_SLOT_PARKED  /* freed, but other streams are still to be waited for */
+} cmi_slot_use;
+
+typedef struct cmi_slab {
+    cmi_block_id block;
+    uint8_t class_index, slot_count, free_count, parked_count;
+    uint8_t listed_empty, listed_parked; /* noted in the heap's lists of slabs to look at */
+    uint16_t spare;
+    uint32_t stamp;          /* of the parked slots, joined */
+    uint64_t ticket;         /* youngest free by its own stream */
+    uint64_t free_bits[CMI_SLAB_SLOTS / 64];
+    uint32_t *uses;          /* one stamp number a slot, made at the first recorded use; else NULL */
+    uint8_t use[CMI_SLAB_SLOTS]; /* cmi_slot_use */
+} cmi_slab;
+
+/* ---- the heap ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct cmi_space {
+    uint64_t base, bytes;
+    cmi_block_id first;
+    uint32_t page_count;
+    cmi_block_id *start; /* per page: the first block that starts in it, or 0 */
+    uint64_t *start_map; /* bit per page: start is not 0 */
+} cmi_space;
+
+typedef struct cmi_id_list {
+    uint32_t *ids;
+    uint32_t count, room;
+} cmi_id_list;
+
+typedef struct cmi_heap {
+    cmi_heap_source source;
+    unsigned page_shift;
+    cmi_block **block_chunks;
+    uint32_t block_chunk_count, block_chunk_room, block_count;
+    cmi_block_id unused_block; /* list of unused records through next */
+    uint32_t unused_count;
+    cmi_binset **binsets;      /* by number */
+    uint32_t binset_count, binset_room;
+    cmi_slab **slabs;          /* by number */
+    uint32_t slab_count, slab_room;
+    cmi_id_list unused_slabs, empty_slabs, parked_slabs, unused_binsets;
+    cmi_space *spaces; /* by address */
+    uint32_t space_count, space_room;
+} cmi_heap;
+
+enum { CMI_BLOCK_CHUNK_SHIFT = 10, CMI_BLOCK_CHUNK = 1 << CMI_BLOCK_CHUNK_SHIFT };
+
+static inline cmi_block *cmi_heap_block(const cmi_heap *heap, cmi_block_id id)
+{
+    return &heap->block_chunks[id >> CMI_BLOCK_CHUNK_SHIFT][id & (CMI_BLOCK_CHUNK - 1)];
+}
+
+void cmi_heap_init(cmi_heap *heap, const cmi_heap_source *source);
+void cmi_heap_fini(cmi_heap *heap);
+
+/*
+ * Make sure that the next call that mutates the heap finds the records it needs. Every entry below that cuts blocks needs this many at
+ * most; the caller reserves first, so that nothing fails half-way. false: no host memory.
+ */
+enum { CMI_HEAP_STEP_RECORDS = 8 };
+bool cmi_heap_reserve_records(cmi_heap *heap, uint32_t count);
+
+/* Add a range of addresses without pages; one HOLE. false: no host memory. Take it out again: only when it is one HOLE. */
+bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes);
+bool cmi_heap_space_is_hole(const cmi_heap *heap, uint64_t base);
+void cmi_heap_remove_space(cmi_heap *heap, uint64_t base);
+
+/* Bin sets come and go with owners and streams. The number, or 0: no host memory. Only an empty one may be removed. */
+uint32_t cmi_heap_add_binset(cmi_heap *heap, uint32_t owner, uint32_t key, cmi_binset_kind kind, bool small, uint32_t partner, uint32_t mixed);
+void cmi_heap_remove_binset(cmi_heap *heap, uint32_t binset);
+static inline cmi_binset *cmi_heap_binset(const cmi_heap *heap, uint32_t binset) { return heap->binsets[binset]; }
+bool cmi_binset_is_empty(const cmi_binset *set);
+
+/* Smallest free block of a bin set that holds `bytes` at `align` (lower address on ties), or 0. Constant time to a bin that must fit. */
+cmi_block_id cmi_heap_best_fit(const cmi_heap *heap, uint32_t binset, uint64_t bytes, uint64_t align);
+
+/*
+ * Cut [offset, offset + bytes) out of one FREE block; what is left before and behind stays free as it was. Returns the piece as BUSY;
+ * its stamp, if any, is the caller's now (still in the record).
+ */
+cmi_block_id cmi_heap_take(cmi_heap *heap, cmi_block_id block, uint64_t offset, uint64_t bytes);
+/* Cut [offset, offset + bytes) out of a HOLE, STALE or BUSY block; the piece keeps its kind. Page multiples for HOLE and STALE. */
+cmi_block_id cmi_heap_cut(cmi_heap *heap, cmi_block_id block, uint64_t offset, uint64_t bytes);
+/* A BUSY, LIVE or STALE block becomes a HOLE (joined with neighbouring holes) or STALE; no stamp may be left in it. */
+cmi_block_id cmi_heap_make_hole(cmi_heap *heap, cmi_block_id block);
+cmi_block_id cmi_heap_make_stale(cmi_heap *heap, cmi_block_id block);
+/* Two neighbouring BUSY blocks become one; returns it. */
+cmi_block_id cmi_heap_join_busy(cmi_heap *heap, cmi_block_id low, cmi_block_id high);
+/* A BUSY or HOLE block becomes LIVE. */
+void cmi_heap_make_live(cmi_heap *heap, cmi_block_id block, uint32_t binset, uint64_t requested, uint32_t tag, uint64_t time_ns);
+/*
+ * A BUSY or LIVE block becomes FREE in a bin set and is joined with neighbours where their stamps join: same bin set, or one of
+ * them DONE and the other of a stream, same owner. stamp is for MIXED (else CMI_HEAP_NO_STAMP) and is taken over. Whole pages of
+ * a small bin set go to its partner. Needs CMI_HEAP_STEP_RECORDS. Returns the (last) resulting block.
+ */
+cmi_block_id cmi_heap_make_free(cmi_heap *heap, cmi_block_id block, uint32_t binset, uint64_t ticket, uint32_t stamp);
+/* Move a FREE block to another bin set (its stamp is dropped unless the new set is MIXED), joining as make_free does. */
+cmi_block_id cmi_heap_rebin(cmi_heap *heap, cmi_block_id block, uint32_t binset, uint64_t ticket, uint32_t stamp);
+
+/* The block (of any kind) that contains offset, or 0 when it lies in no range. */
+cmi_block_id cmi_heap_find(const cmi_heap *heap, uint64_t offset);
+
+/* Walk: first block of space i, then ->next. */
+static inline cmi_block_id cmi_heap_first_block(const cmi_heap *heap, uint32_t space) { return heap->spaces[space].first; }
+
+/* ---- slab entries -------------------------------------------------------------------------------------------------------------- */
+
+/* Size class of a small request, and the bytes of a class's slots and slabs. bytes 1 to CMI_SMALL_LIMIT. */
+unsigned cmi_class_of(uint64_t bytes);
+uint64_t cmi_class_bytes(unsigned class_index);
+uint64_t cmi_class_slab_bytes(unsigned class_index);
+
+/* A slot from the lowest slab with room in the bin set: its offset in *offset; false when there is none. */
+bool cmi_heap_slot_alloc(cmi_heap *heap, uint32_t binset, unsigned class_index, uint64_t *offset);
+/* Turn a BUSY block of cmi_class_slab_bytes into a slab with all slots free. false: no host memory (block stays BUSY). */
+bool cmi_heap_make_slab(cmi_heap *heap, cmi_block_id block, uint32_t binset, unsigned class_index);
+/* Slab and slot of an offset inside a SLAB block; exact is set when it is the start of the slot. */
+cmi_slab *cmi_heap_slot_of(const cmi_heap *heap, cmi_block_id block, uint64_t offset, unsigned *slot, bool *exact);
+/*
+ * Free a live slot: with stamp CMI_HEAP_NO_STAMP it is the slab's own stream's at once, else it is parked behind the stamp (taken
+ * over). A slab without live slots goes back to free space, at the latest at cmi_heap_flush_slabs. Needs CMI_HEAP_STEP_RECORDS.
+ */
+void cmi_heap_slot_free(cmi_heap *heap, cmi_block_id block, unsigned slot, uint64_t ticket, uint32_t stamp);
+/* All parked slots of a slab are seen done. */
+void cmi_heap_unpark(cmi_heap *heap, cmi_block_id block);
+/* Give empty slabs that were kept for speed back to free space. */
+void cmi_heap_flush_slabs(cmi_heap *heap);
+/*
+ * Last resort: take a slab apart. Live slots become LIVE blocks, free and parked ones FREE blocks of its bin set (of the
+ * mixed one for parked ones). Needs records for every slot: false when there is no host memory for them (nothing changed).
+ */
+bool cmi_heap_dissolve_slab(cmi_heap *heap, cmi_block_id block);
+
+/* ---- windows: room made of free bytes and holes ---------------------------------------------------------------------------------- */
+
+/* How a request may use the free blocks of a bin set; an array of these, by bin set number, goes with each search. */
+enum {
+    CMI_USE_NOT,
+    CMI_USE_PAGES, /* only whole pages of it */
+    CMI_USE_BYTES
+};
+
+typedef struct cmi_window {
+    uint64_t offset;
+    uint32_t pages; /* empty slots to be filled with pages */
+} cmi_window;
+
+/* The window of `bytes` at `align` over usable free bytes and holes that needs the fewest pages; lowest address on ties. */
+bool cmi_heap_find_window(const cmi_heap *heap, const uint8_t *use, uint64_t bytes, uint64_t align, cmi_window *window);
+
+/* Whole idle pages: runs of neighbouring pages without any byte that is not free and usable. */
+typedef struct cmi_idle_run {
+    uint64_t offset;
+    uint32_t pages;
+    uint8_t hole_before, hole_behind; /* neighbours a hole */
+} cmi_idle_run;
+/* Fills at most room runs, skipping [skip, skip + skip_bytes); returns how many there are; *pages is their sum (may be NULL). */
+uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t skip, uint64_t skip_bytes, cmi_idle_run *runs,
+    uint32_t room, uint64_t *pages);
+/* Longest run of neighbouring free bytes in usable bin sets. */
+uint64_t cmi_heap_longest_free(const cmi_heap *heap, const uint8_t *use);
+
+/* NULL, or what is wrong (static text). Checks everything against everything; O(blocks). */
+const char *cmi_heap_validate(const cmi_heap *heap);
+
+#endif

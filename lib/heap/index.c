@@ -1,0 +1,133 @@
+/*
+ * Ranges of addresses and the way from an offset to its block: per page the first block that starts in it, and a bitmap of the pages that
+ * have one. Owns the spaces; guarded by whoever guards the heap; called by block.c and the pool. A lookup of a block's own start
+ * walks the few blocks of one page; it never depends on how many blocks there are.
+ */
+#include "heap/internal.h"
+
+cmi_space *cmi_index_space(const cmi_heap *heap, uint64_t offset)
+{
+    uint32_t low = 0, high = heap->space_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        cmi_space *space = &heap->spaces[middle];
+        if (offset < space->base) {
+            high = middle;
+        } else if (offset - space->base >= space->bytes) {
+            low = middle + 1;
+        } else {
+            return space;
+        }
+    }
+    return NULL;
+}
+
+void cmi_index_add(cmi_heap *heap, cmi_block_id id)
+{
+    const cmi_block *block = cmi_heap_block(heap, id);
+    cmi_space *space = cmi_index_space(heap, block->offset);
+    uint32_t page = (uint32_t)((block->offset - space->base) >> heap->page_shift);
+    cmi_block_id first = space->start[page];
+    if (!first || block->offset < cmi_heap_block(heap, first)->offset) {
+        space->start[page] = id;
+        space->start_map[page / 64] |= UINT64_C(1) << page % 64;
+    }
+}
+
+void cmi_index_remove(cmi_heap *heap, cmi_block_id id)
+{
+    const cmi_block *block = cmi_heap_block(heap, id);
+    cmi_space *space = cmi_index_space(heap, block->offset);
+    uint32_t page = (uint32_t)((block->offset - space->base) >> heap->page_shift);
+    if (space->start[page] != id) {
+        return;
+    }
+    cmi_block_id next = block->next;
+    if (next && (cmi_heap_block(heap, next)->offset - space->base) >> heap->page_shift == page) {
+        space->start[page] = next;
+    } else {
+        space->start[page] = 0;
+        space->start_map[page / 64] &= ~(UINT64_C(1) << page % 64);
+    }
+}
+
+cmi_block_id cmi_heap_find(const cmi_heap *heap, uint64_t offset)
+{
+    const cmi_space *space = cmi_index_space(heap, offset);
+    if (!space) {
+        return 0;
+    }
+    uint32_t page = (uint32_t)((offset - space->base) >> heap->page_shift);
+    cmi_block_id id = space->start[page];
+    if (!id || cmi_heap_block(heap, id)->offset > offset) {
+        /* The block starts in an earlier page: the last page before this one that has a start, and there the last start. */
+        uint32_t word = page / 64;
+        uint64_t bits = space->start_map[word] & ((UINT64_C(1) << page % 64) - 1);
+        while (!bits) {
+            bits = space->start_map[--word]; /* the first block of a space starts in page 0, so this ends */
+        }
+        id = space->start[word * 64 + cmi_log2_floor(bits)];
+    }
+    while (cmi_heap_block(heap, id)->offset + cmi_heap_block(heap, id)->bytes <= offset) {
+        id = cmi_heap_block(heap, id)->next;
+    }
+    return id;
+}
+
+static size_t map_bytes(uint32_t pages) { return cmi_div_up(pages, 64) * sizeof(uint64_t); }
+
+bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes)
+{
+    if (!cmi_heap_reserve_records(heap, CMI_HEAP_STEP_RECORDS)) {
+        return false;
+    }
+    if (heap->space_count == heap->space_room) {
+        uint32_t room = heap->space_room ? heap->space_room * 2 : 4;
+        cmi_space *grown = cmi_meta_resize(heap->spaces, heap->space_room * sizeof *grown, room * sizeof *grown);
+        if (!grown) {
+            return false;
+        }
+        heap->spaces = grown;
+        heap->space_room = room;
+    }
+    cmi_space space = {.base = base, .bytes = bytes, .page_count = (uint32_t)(bytes >> heap->page_shift)};
+    space.start = cmi_meta_alloc(space.page_count * sizeof *space.start);
+    space.start_map = cmi_meta_alloc(map_bytes(space.page_count));
+    if (!space.start || !space.start_map) {
+        cmi_meta_free(space.start, space.page_count * sizeof *space.start);
+        cmi_meta_free(space.start_map, map_bytes(space.page_count));
+        return false;
+    }
+    space.first = cmi_block_new(heap);
+    cmi_block *hole = cmi_heap_block(heap, space.first);
+    hole->offset = base;
+    hole->bytes = bytes;
+    hole->kind = CMI_BLOCK_HOLE;
+    uint32_t at = heap->space_count++;
+    for (; at > 0 && heap->spaces[at - 1].base > base; at--) {
+        heap->spaces[at] = heap->spaces[at - 1];
+    }
+    heap->spaces[at] = space;
+    cmi_index_add(heap, space.first);
+    return true;
+}
+
+bool cmi_heap_space_is_hole(const cmi_heap *heap, uint64_t base)
+{
+    const cmi_space *space = cmi_index_space(heap, base);
+    const cmi_block *block = cmi_heap_block(heap, space->first);
+    return block->kind == CMI_BLOCK_HOLE && block->bytes == space->bytes;
+}
+
+void cmi_heap_remove_space(cmi_heap *heap, uint64_t base)
+{
+    cmi_space *space = cmi_index_space(heap, base);
+    cmi_block_retire(heap, space->first);
+    cmi_meta_free(space->start, space->page_count * sizeof *space->start);
+    cmi_meta_free(space->start_map, map_bytes(space->page_count));
+    uint32_t at = (uint32_t)(space - heap->spaces);
+    heap->space_count--;
+    for (; at < heap->space_count; at++) {
+        heap->spaces[at] = heap->spaces[at + 1];
+    }
+}

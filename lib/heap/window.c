@@ -1,0 +1,210 @@
+/*
+ * Windows and idle pages: where a large request could go if pages were brought there, and which pages may leave their place. Reads blocks
+ * only; guarded by whoever guards the heap; called by the pool's reclaim ladder, never on the hot path. Each search walks the blocks
+ * of every range once or twice.
+ */
+#include "heap/internal.h"
+
+/* A usable stretch of one block. */
+typedef struct piece {
+    uint64_t low, high;
+    bool hole;
+} piece;
+
+static bool usable_piece(const cmi_heap *heap, const uint8_t *use, const cmi_block *block, piece *out)
+{
+    *out = (piece){block->offset, block->offset + block->bytes, block->kind == CMI_BLOCK_HOLE};
+    if (out->hole) {
+        return true;
+    }
+    if (block->kind != CMI_BLOCK_FREE || use[block->binset] == CMI_USE_NOT) {
+        return false;
+    }
+    if (use[block->binset] == CMI_USE_PAGES) {
+        out->low = cmi_round_up(out->low, heap->source.page_bytes);
+        out->high = cmi_round_down(out->high, heap->source.page_bytes);
+    }
+    return out->low < out->high;
+}
+
+static uint64_t hole_pages(const cmi_heap *heap, const piece *p) { return p->hole ? (p->high - p->low) >> heap->page_shift : 0; }
+
+/* A stretch of neighbouring usable pieces: its first block and where it ends. */
+typedef struct stretch {
+    cmi_block_id first, behind; /* behind: the block after the last piece's, or 0 */
+    uint64_t low, high;
+} stretch;
+
+static stretch stretch_from(const cmi_heap *heap, const uint8_t *use, cmi_block_id id)
+{
+    piece p;
+    usable_piece(heap, use, cmi_heap_block(heap, id), &p);
+    stretch run = {id, cmi_heap_block(heap, id)->next, p.low, p.high};
+    while (run.behind && usable_piece(heap, use, cmi_heap_block(heap, run.behind), &p) && p.low == run.high) {
+        run.high = p.high;
+        run.behind = cmi_heap_block(heap, run.behind)->next;
+    }
+    return run;
+}
+
+static void offer(cmi_window *best, bool *found, uint64_t offset, uint64_t pages)
+{
+    if (!*found || pages < best->pages || (pages == best->pages && offset < best->offset)) {
+        *found = true;
+        best->offset = offset;
+        best->pages = (uint32_t)pages;
+    }
+}
+
+/* Windows that begin where a piece begins: the far end is followed with a second finger. */
+static void windows_from_starts(const cmi_heap *heap, const uint8_t *use, const stretch *run, uint64_t bytes, uint64_t align,
+    cmi_window *best, bool *found)
+{
+    uint64_t page = heap->source.page_bytes;
+    cmi_block_id far_id = run->first;
+    piece far_piece;
+    usable_piece(heap, use, cmi_heap_block(heap, far_id), &far_piece);
+    uint64_t pages = hole_pages(heap, &far_piece); /* of all pieces from near to far */
+    for (cmi_block_id id = run->first; id != run->behind; id = cmi_heap_block(heap, id)->next) {
+        piece near_piece;
+        usable_piece(heap, use, cmi_heap_block(heap, id), &near_piece);
+        uint64_t low = cmi_round_up(near_piece.low, align);
+        if (low < near_piece.high) {
+            uint64_t high = low + bytes;
+            if (high > run->high) {
+                return;
+            }
+            while (far_piece.high < high) {
+                far_id = cmi_heap_block(heap, far_id)->next;
+                usable_piece(heap, use, cmi_heap_block(heap, far_id), &far_piece);
+                pages += hole_pages(heap, &far_piece);
+            }
+            uint64_t spare = far_piece.hole ? (far_piece.high - cmi_round_up(high, page)) >> heap->page_shift : 0;
+            uint64_t before = near_piece.hole ? (cmi_round_down(low, page) - near_piece.low) >> heap->page_shift : 0;
+            offer(best, found, low, pages - spare - before);
+        }
+        if (id == far_id) {
+            far_id = cmi_heap_block(heap, far_id)->next;
+            if (far_id == run->behind) {
+                return;
+            }
+            usable_piece(heap, use, cmi_heap_block(heap, far_id), &far_piece);
+            pages += hole_pages(heap, &far_piece);
+        }
+        pages -= hole_pages(heap, &near_piece);
+    }
+}
+
+/* Windows that end where a piece ends: the near end is followed with a second finger. */
+static void windows_to_ends(const cmi_heap *heap, const uint8_t *use, const stretch *run, uint64_t bytes, uint64_t align,
+    cmi_window *best, bool *found)
+{
+    uint64_t page = heap->source.page_bytes;
+    cmi_block_id near_id = run->first;
+    piece near_piece;
+    usable_piece(heap, use, cmi_heap_block(heap, near_id), &near_piece);
+    uint64_t pages = 0;
+    for (cmi_block_id id = run->first; id != run->behind; id = cmi_heap_block(heap, id)->next) {
+        piece far_piece;
+        usable_piece(heap, use, cmi_heap_block(heap, id), &far_piece);
+        pages += hole_pages(heap, &far_piece);
+        if (far_piece.high - run->low < bytes) {
+            continue;
+        }
+        uint64_t low = cmi_round_down(far_piece.high - bytes, align);
+        if (low < run->low) {
+            continue;
+        }
+        while (near_piece.high <= low) {
+            pages -= hole_pages(heap, &near_piece);
+            near_id = cmi_heap_block(heap, near_id)->next;
+            usable_piece(heap, use, cmi_heap_block(heap, near_id), &near_piece);
+        }
+        uint64_t before = near_piece.hole ? (cmi_round_down(low, page) - near_piece.low) >> heap->page_shift : 0;
+        uint64_t behind = far_piece.hole ? (far_piece.high - cmi_round_up(low + bytes, page)) >> heap->page_shift : 0;
+        offer(best, found, low, pages - before - behind);
+    }
+}
+
+bool cmi_heap_find_window(const cmi_heap *heap, const uint8_t *use, uint64_t bytes, uint64_t align, cmi_window *window)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < heap->space_count; i++) {
+        cmi_block_id id = heap->spaces[i].first;
+        while (id) {
+            piece p;
+            if (!usable_piece(heap, use, cmi_heap_block(heap, id), &p)) {
+                id = cmi_heap_block(heap, id)->next;
+                continue;
+            }
+            stretch run = stretch_from(heap, use, id);
+            if (run.high - run.low >= bytes) {
+                windows_from_starts(heap, use, &run, bytes, align, window, &found);
+                windows_to_ends(heap, use, &run, bytes, align, window, &found);
+            }
+            id = run.behind;
+        }
+    }
+    return found;
+}
+
+uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t skip, uint64_t skip_bytes, cmi_idle_run *runs,
+    uint32_t room, uint64_t *pages)
+{
+    uint64_t page = heap->source.page_bytes, total = 0;
+    uint64_t skip_low = cmi_round_down(skip, page), skip_high = cmi_round_up(skip + skip_bytes, page);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < heap->space_count; i++) {
+        for (cmi_block_id id = heap->spaces[i].first; id;) {
+            const cmi_block *block = cmi_heap_block(heap, id);
+            if (block->kind != CMI_BLOCK_FREE || use[block->binset] == CMI_USE_NOT) {
+                id = block->next;
+                continue;
+            }
+            bool hole_before = block->prev && cmi_heap_block(heap, block->prev)->kind == CMI_BLOCK_HOLE;
+            uint64_t low = cmi_round_up(block->offset, page), end = block->offset + block->bytes;
+            hole_before = hole_before && low == block->offset;
+            for (id = block->next; id; id = block->next) {
+                block = cmi_heap_block(heap, id);
+                if (block->kind != CMI_BLOCK_FREE || use[block->binset] == CMI_USE_NOT) {
+                    break;
+                }
+                end = block->offset + block->bytes;
+            }
+            uint64_t high = cmi_round_down(end, page);
+            bool hole_behind = id && high == end && cmi_heap_block(heap, id)->kind == CMI_BLOCK_HOLE;
+            /* At most two parts are left of a run when the pages of the window are taken out. */
+            uint64_t parts[2][2] = {{low, skip_bytes ? cmi_min_u64(high, skip_low) : high}, {skip_bytes ? cmi_max_u64(low, skip_high) : high, high}};
+            for (unsigned part = 0; part < 2; part++) {
+                if (parts[part][0] >= parts[part][1]) {
+                    continue;
+                }
+                uint64_t run_pages = (parts[part][1] - parts[part][0]) >> heap->page_shift;
+                if (count < room) {
+                    runs[count] = (cmi_idle_run){parts[part][0], (uint32_t)run_pages, hole_before && parts[part][0] == low,
+                        hole_behind && parts[part][1] == high};
+                }
+                count++;
+                total += run_pages;
+            }
+        }
+    }
+    if (pages) {
+        *pages = total;
+    }
+    return count;
+}
+
+uint64_t cmi_heap_longest_free(const cmi_heap *heap, const uint8_t *use)
+{
+    uint64_t longest = 0;
+    for (uint32_t i = 0; i < heap->space_count; i++) {
+        uint64_t run = 0;
+        for (cmi_block_id id = heap->spaces[i].first; id; id = cmi_heap_block(heap, id)->next) {
+            const cmi_block *block = cmi_heap_block(heap, id);
+            run = block->kind == CMI_BLOCK_FREE && use[block->binset] != CMI_USE_NOT ? run + block->bytes : 0;
+            longest = cmi_max_u64(longest, run);
+        }
+    }
+    return longest;
+}
