@@ -43,8 +43,8 @@ void rt_set_thread_device(int device);
 void rt_forget_contexts(int device);
 cudaError_t rt_primary_context(int device, CUcontext *context);
 
-/* Say once for each name that it is not simulated, and count the finding where the driver is the simulated one. */
-void rt_say_unsupported(const char *name);
+/* Say that name is not simulated unless *said, and count the finding; both are done by the driver, if it is the simulated one. */
+void rt_say_unsupported(const char *name, int *said);
 
 static inline CUdeviceptr rt_address(const void *pointer)
 {

@@ -157,19 +157,19 @@ void rt_forget_contexts(int device)
     }
 }
 
-void rt_say_unsupported(const char *name)
+void rt_say_unsupported(const char *name, int *said)
 {
-    static void (*say)(const char *name);
+    static void (*say)(const char *name, int *said);
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     if (rt_load() == cudaErrorInsufficientDriver) {
         return;
     }
     pthread_mutex_lock(&lock);
     if (say == NULL) {
-        say = (void (*)(const char *))(uintptr_t)dlsym(driver_library, "simcuda_say_unsupported");
+        say = (void (*)(const char *, int *))(uintptr_t)dlsym(driver_library, "simcuda_say_unsupported");
     }
     pthread_mutex_unlock(&lock);
     if (say != NULL) {
-        say(name);
+        say(name, said);
     }
 }

@@ -8,7 +8,8 @@
     RT_API cudaError_t name(void);            \
     cudaError_t name(void)                    \
     {                                         \
-        rt_say_unsupported(#name);            \
+        static int said;                      \
+        rt_say_unsupported(#name, &said);     \
         return rt_leave(cudaErrorNotSupported); \
     }
 #include "runtime/rt_stubs.def"
