@@ -19,7 +19,10 @@ typedef struct cmi_lock {
     cmi_lock_rank rank;
 } cmi_lock;
 
-#define CMI_LOCK_INITIALIZER(r) {PTHREAD_MUTEX_INITIALIZER, (r)}
+#define CMI_LOCK_INITIALIZER(r)        \
+    {                                  \
+        PTHREAD_MUTEX_INITIALIZER, (r) \
+    }
 
 void cmi_lock_init(cmi_lock *lock, cmi_lock_rank rank);
 void cmi_lock_fini(cmi_lock *lock);

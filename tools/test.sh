@@ -1,0 +1,60 @@
+#!/bin/sh
+# All tests, from a bare Debian or Ubuntu machine: each stage is one build and its ctest run. The first stage that fails ends it.
+#   sh tools/test.sh           everything
+#   sh tools/test.sh --quick   the release build only
+# CMPOOL_FUZZ_SECONDS sets how long each libFuzzer target runs (10).
+set -eu
+cd "$(dirname "$0")/.."
+. tools/setup.sh
+
+quick=no
+case "${1:-}" in
+"") ;;
+--quick) quick=yes ;;
+*)
+    say "usage: sh tools/test.sh [--quick]"
+    exit 2
+    ;;
+esac
+
+say "libcudamempool tests: need cmake, make, gcc, g++, zlib, pkg-config, cmocka, binutils, python3, clang and clang-format"
+say "(apt packages cmake make gcc g++ libc6-dev zlib1g-dev pkg-config libcmocka-dev binutils python3 clang clang-format); installs what is missing."
+setup test
+
+# Older sanitizers cannot place their shadow memory when addresses are randomised as widely as newer kernels do.
+fixed_addresses=""
+if setarch "$(uname -m)" -R true 2>/dev/null; then
+    fixed_addresses="setarch $(uname -m) -R"
+fi
+
+fuzz_seconds=${CMPOOL_FUZZ_SECONDS:-10}
+started=$(date +%s)
+
+# stage PRESET [CTEST ARGUMENT...]
+stage() {
+    preset=$1
+    shift
+    stage_started=$(date +%s)
+    folder=build-$preset
+    [ "$preset" != release ] || folder=build
+    mkdir -p "$folder"
+    say ""
+    say "== $preset: building"
+    run_quietly "$folder/build.log" cmake --preset "$preset" -DCMPOOL_TESTS=ON -DCMPOOL_FUZZ_SECONDS="$fuzz_seconds" ||
+        die "stage $preset failed: configuring (see $folder/build.log)"
+    run_quietly "$folder/build.log" cmake --build "$folder" -j "$jobs" || die "stage $preset failed: building (see $folder/build.log)"
+    say "== $preset: testing ($(($(date +%s) - stage_started)) s so far)"
+    $fixed_addresses ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error "$@" || die "stage $preset failed: testing"
+    say "== $preset: done in $(($(date +%s) - stage_started)) s"
+}
+
+stage release
+if [ "$quick" = no ]; then
+    stage debug -LE static
+    stage asan -LE static
+    stage tsan -LE static
+    stage clang-release -LE static
+    stage fuzz -L fuzz
+fi
+say ""
+say "All stages passed in $(($(date +%s) - started)) s."
