@@ -12,6 +12,8 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/cudamempool-config-version.
 install(FILES ${CMAKE_BINARY_DIR}/cudamempool-config.cmake ${CMAKE_BINARY_DIR}/cudamempool-config-version.cmake
     DESTINATION ${package_dir})
 
+# Relative, so that the file is right wherever `cmake --install --prefix` puts it.
+file(RELATIVE_PATH prefix_from_pc /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(${CMAKE_SOURCE_DIR}/tools/cmake/cudamempool.pc.in ${CMAKE_BINARY_DIR}/cudamempool.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/cudamempool.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
