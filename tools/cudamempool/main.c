@@ -1,0 +1,41 @@
+/* The command-line tool: finds the subcommand. No state. */
+#include "tool.h"
+#include <cudamempool/cudamempool.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *help;
+} commands[] = {
+    {"replay", cmd_replay, "run recorded allocation traces through the pool"},
+    {"scenario", cmd_scenario, "run scripts that model reports of allocator trouble"},
+};
+
+static int print_help(FILE *file)
+{
+    fputs("Usage: cudamempool COMMAND [OPTION]... [FILE]...\n\nCommands:\n", file);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].help);
+    fputs("\n'cudamempool COMMAND --help' says more. 'cudamempool --version' names the version of the library.\n", file);
+    return EXIT_FINE;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_help(stderr);
+        return EXIT_BAD_INPUT;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return print_help(stdout);
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("cudamempool %s\n", cmpool_version());
+        return EXIT_FINE;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    return tool_say(EXIT_BAD_INPUT, "there is no command '%s'; see 'cudamempool --help'", argv[1]);
+}

@@ -1,0 +1,68 @@
+/* What the subcommands share: exit codes, messages, option words, processes for runs. */
+#ifndef TOOL_H
+#define TOOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Exit status of every command; the worst over all files is the command's. */
+enum {
+    EXIT_FINE = 0,  /* done and fine */
+    EXIT_ANSWER_NO, /* done, and the answer is no: a refusal, a race, a finding */
+    EXIT_BAD_INPUT, /* wrong usage or unreadable input */
+    EXIT_DEVICE,    /* device or driver trouble */
+};
+
+/* "cudamempool: ..." and a newline on stderr; returns status. */
+int tool_say(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A line that already names its file. */
+int tool_say_plain(int status, const char *line);
+
+/* Subcommands: argv[0] is the subcommand's name. */
+int cmd_replay(int argc, char **argv);
+int cmd_scenario(int argc, char **argv);
+
+/* ---- command line (words.c) --------------------------------------------------------------------------------------------------- */
+
+typedef struct tool_words {
+    char **argv;
+    int argc, at;
+    bool only_files; /* after "--" */
+} tool_words;
+
+/* The next file operand is moved to argv[1..]; options are given to the caller one at a time: returns the option's name without dashes
+ * ("json"), or NULL when the words have ended. Call tool_files for what was collected. */
+typedef struct tool_option {
+    const char *name;  /* "--json" */
+    const char *value; /* after '=', or NULL */
+} tool_option;
+bool tool_next_option(tool_words *words, tool_option *option, char **files, int *file_count);
+/* The value of an option: after '=' or the next word; NULL (and a message) when there is none. */
+const char *tool_option_value(tool_words *words, const tool_option *option);
+/* A whole number within bounds; false with a message. */
+bool tool_parse_count(const char *option, const char *text, uint64_t most, uint64_t *value);
+
+/* ---- a process for each run (worker.c) ------------------------------------------------------------------------------------------ */
+
+/*
+ * Run work(argument, result) in a child process, so that each run finds library and device as a fresh program does. result_bytes are shared:
+ * zeroed before, the child's writing is seen after. Returns the child's exit status as work returned it, or EXIT_DEVICE with a message
+ * when it died or could not be started. NULL result memory is reported the same way.
+ */
+int tool_run_apart(const char *what, int (*work)(void *argument, void *result), void *argument, void *result, size_t result_bytes);
+
+/* ---- progress (progress.c) -------------------------------------------------------------------------------------------------------- */
+
+/* A bar on stderr, drawn only when that is a terminal. */
+typedef struct tool_progress {
+    const char *label;
+    const char *stage;
+    bool shown;
+    int drawn_permille;
+} tool_progress;
+void tool_progress_begin(tool_progress *progress, const char *label);
+void tool_progress_draw(void *progress, size_t done, size_t total); /* fits cmi_replay_config.progress */
+void tool_progress_end(tool_progress *progress);
+
+#endif
