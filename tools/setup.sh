@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2034
 # Sourced by demo.sh and test.sh: finds out what is missing on this machine and installs it with apt. Not run by itself.
 # Nothing is installed when nothing is missing. Reads no file of the project.
 
