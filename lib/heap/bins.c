@@ -56,7 +56,7 @@ static cmi_block_id at_least(const cmi_heap *heap, const cmi_binset *set, uint64
     }
     unsigned columns = set->column_map[row] & ~((2u << column) - 1);
     if (!columns) {
-        uint64_t rows = row + 1 < 64 ? set->row_map & ~((UINT64_C(2) << row) - 1) : 0;
+        uint64_t rows = set->row_map & ~((UINT64_C(2) << row) - 1);
         if (!rows) {
             return 0;
         }
@@ -73,15 +73,16 @@ cmi_block_id cmi_heap_best_fit(const cmi_heap *heap, uint32_t binset, uint64_t b
     if (align <= CMI_UNIT) {
         return found;
     }
-    /* A few blocks in order of size; where none of them happens to lie right, one so large that it must. */
-    for (unsigned tries = 0; found && tries < 16; tries++) {
+    /* A few blocks in order of size; where none of them happens to lie right, one so large that it must; without one, the others. */
+    for (unsigned tries = 0; found; tries++) {
         const cmi_block *block = cmi_heap_block(heap, found);
         if (cmi_round_up(block->offset, align) + bytes <= block->offset + block->bytes) {
             return found;
         }
-        found = at_least(heap, set, block->bytes, block->offset + 1);
+        cmi_block_id roomy = tries == 15 ? at_least(heap, set, bytes + align - CMI_UNIT, 0) : 0;
+        found = roomy ? roomy : at_least(heap, set, block->bytes, block->offset + 1);
     }
-    return found ? at_least(heap, set, bytes + align - CMI_UNIT, 0) : 0;
+    return 0;
 }
 
 uint32_t cmi_heap_add_binset(cmi_heap *heap, uint32_t owner, uint32_t key, cmi_binset_kind kind, bool small, uint32_t partner,

@@ -19,6 +19,7 @@ void cmi_heap_fini(cmi_heap *heap)
         cmi_meta_free(heap->binsets[i], sizeof **heap->binsets);
     }
     for (uint32_t i = 1; i <= heap->slab_count; i++) {
+        cmi_meta_free(heap->slabs[i]->uses, heap->slabs[i]->slot_count * sizeof *heap->slabs[i]->uses);
         cmi_meta_free(heap->slabs[i], sizeof **heap->slabs);
     }
     for (uint32_t i = 0; i < heap->block_chunk_count; i++) {
@@ -126,6 +127,11 @@ void cmi_block_absorb(cmi_heap *heap, cmi_block_id low_id, cmi_block_id high_id)
 
 cmi_block_id cmi_heap_join_busy(cmi_heap *heap, cmi_block_id low, cmi_block_id high)
 {
+    cmi_block *into = cmi_heap_block(heap, low);
+    const cmi_block *other = cmi_heap_block(heap, high);
+    if (into->binset == other->binset) {
+        into->ticket = cmi_max_u64(into->ticket, other->ticket);
+    }
     cmi_block_absorb(heap, low, high);
     return low;
 }
@@ -246,22 +252,30 @@ static void join_stamps(cmi_heap *heap, cmi_block *into, const cmi_block *other)
     into->ticket = cmi_max_u64(into->ticket, other->ticket);
 }
 
+static bool is_joinable(const cmi_heap *heap, cmi_block_id id, cmi_block_id neighbour, bool with_done)
+{
+    const cmi_block *other = cmi_heap_block(heap, neighbour);
+    return neighbour && other->kind == CMI_BLOCK_FREE && may_join(heap, cmi_heap_block(heap, id), other, with_done);
+}
+
+/* Loops, since a DONE neighbour that joins may have a neighbour of the stream's behind it. */
 static cmi_block_id join_free(cmi_heap *heap, cmi_block_id id, bool with_done)
 {
-    cmi_block *block = cmi_heap_block(heap, id);
-    cmi_block_id next = block->next, prev = block->prev;
-    if (next && cmi_heap_block(heap, next)->kind == CMI_BLOCK_FREE && may_join(heap, block, cmi_heap_block(heap, next), with_done)) {
-        cmi_bin_remove(heap, next);
-        join_stamps(heap, block, cmi_heap_block(heap, next));
-        cmi_block_absorb(heap, id, next);
+    for (;;) {
+        cmi_block_id next = cmi_heap_block(heap, id)->next, prev = cmi_heap_block(heap, id)->prev;
+        if (is_joinable(heap, id, next, with_done)) {
+            cmi_bin_remove(heap, next);
+            join_stamps(heap, cmi_heap_block(heap, id), cmi_heap_block(heap, next));
+            cmi_block_absorb(heap, id, next);
+        } else if (is_joinable(heap, id, prev, with_done)) {
+            cmi_bin_remove(heap, prev);
+            join_stamps(heap, cmi_heap_block(heap, prev), cmi_heap_block(heap, id));
+            cmi_block_absorb(heap, prev, id);
+            id = prev;
+        } else {
+            return id;
+        }
     }
-    if (prev && cmi_heap_block(heap, prev)->kind == CMI_BLOCK_FREE && may_join(heap, cmi_heap_block(heap, prev), block, with_done)) {
-        cmi_bin_remove(heap, prev);
-        join_stamps(heap, cmi_heap_block(heap, prev), block);
-        cmi_block_absorb(heap, prev, id);
-        id = prev;
-    }
-    return id;
 }
 
 static cmi_block_id put(cmi_heap *heap, cmi_block_id id, uint32_t binset, uint64_t ticket, uint32_t stamp, bool with_done)

@@ -45,6 +45,8 @@ typedef struct cmi_block {
     uint8_t spare;
 } cmi_block;
 
+_Static_assert(sizeof(cmi_block) == 64, "a block record is one cache line");
+
 /* ---- bin sets: the free blocks that one kind of request may use --------------------------------------------------------------- */
 
 enum { CMI_BIN_ROWS = 39, CMI_BIN_COLUMNS = 8, CMI_CLASS_COUNT = 32 };
@@ -105,7 +107,7 @@ typedef struct cmi_slab {
     uint32_t stamp;          /* of the parked slots, joined */
     uint64_t ticket;         /* youngest free by its own stream */
     uint64_t free_bits[CMI_SLAB_SLOTS / 64];
-    uint32_t *uses;          /* one stamp number a slot, made at the first recorded use; else NULL */
+    uint32_t *uses;          /* one stamp number a slot (slot_count of them), made at the first recorded use; else NULL */
     uint8_t use[CMI_SLAB_SLOTS]; /* cmi_slot_use */
 } cmi_slab;
 
@@ -157,7 +159,7 @@ void cmi_heap_fini(cmi_heap *heap);
 enum { CMI_HEAP_STEP_RECORDS = 8 };
 bool cmi_heap_reserve_records(cmi_heap *heap, uint32_t count);
 
-/* Add a range of addresses without pages; one HOLE. false: no host memory. Take it out again: only when it is one HOLE. */
+/* Add a range of addresses without pages, at most CMI_MAX_BYTES; one HOLE. false: no host memory. Take it out again: only when it is one HOLE. */
 bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes);
 bool cmi_heap_space_is_hole(const cmi_heap *heap, uint64_t base);
 void cmi_heap_remove_space(cmi_heap *heap, uint64_t base);
@@ -168,7 +170,10 @@ void cmi_heap_remove_binset(cmi_heap *heap, uint32_t binset);
 static inline cmi_binset *cmi_heap_binset(const cmi_heap *heap, uint32_t binset) { return heap->binsets[binset]; }
 bool cmi_binset_is_empty(const cmi_binset *set);
 
-/* Smallest free block of a bin set that holds `bytes` at `align` (lower address on ties), or 0. Constant time to a bin that must fit. */
+/*
+ * Smallest free block of a bin set that holds `bytes` (a multiple of CMI_UNIT, not 0) at `align`, lower address on ties, or 0 when there
+ * is none. Constant time to a bin that must fit. With an alignment above CMI_UNIT the smallest is looked for among a few only.
+ */
 cmi_block_id cmi_heap_best_fit(const cmi_heap *heap, uint32_t binset, uint64_t bytes, uint64_t align);
 
 /*
@@ -181,7 +186,7 @@ cmi_block_id cmi_heap_cut(cmi_heap *heap, cmi_block_id block, uint64_t offset, u
 /* A BUSY, LIVE or STALE block becomes a HOLE (joined with neighbouring holes) or STALE; no stamp may be left in it. */
 cmi_block_id cmi_heap_make_hole(cmi_heap *heap, cmi_block_id block);
 cmi_block_id cmi_heap_make_stale(cmi_heap *heap, cmi_block_id block);
-/* Two neighbouring BUSY blocks become one; returns it. */
+/* Two neighbouring BUSY blocks become one with the lower one's attributes; returns it. Stamps are the caller's (see take). */
 cmi_block_id cmi_heap_join_busy(cmi_heap *heap, cmi_block_id low, cmi_block_id high);
 /* A BUSY or HOLE block becomes LIVE. */
 void cmi_heap_make_live(cmi_heap *heap, cmi_block_id block, uint32_t binset, uint64_t requested, uint32_t tag, uint64_t time_ns);
@@ -191,7 +196,10 @@ void cmi_heap_make_live(cmi_heap *heap, cmi_block_id block, uint32_t binset, uin
  * a small bin set go to its partner. Needs CMI_HEAP_STEP_RECORDS. Returns the (last) resulting block.
  */
 cmi_block_id cmi_heap_make_free(cmi_heap *heap, cmi_block_id block, uint32_t binset, uint64_t ticket, uint32_t stamp);
-/* Move a FREE block to another bin set (its stamp is dropped unless the new set is MIXED), joining as make_free does. */
+/*
+ * Move a FREE block to another bin set, joined with neighbours of that set only, so that what is seen done does not become a stream's
+ * again. Its stamp is dropped unless `stamp` is that very number. Needs CMI_HEAP_STEP_RECORDS.
+ */
 cmi_block_id cmi_heap_rebin(cmi_heap *heap, cmi_block_id block, uint32_t binset, uint64_t ticket, uint32_t stamp);
 
 /* The block (of any kind) that contains offset, or 0 when it lies in no range. */
@@ -209,7 +217,10 @@ uint64_t cmi_class_slab_bytes(unsigned class_index);
 
 /* A slot from the lowest slab with room in the bin set: its offset in *offset; false when there is none. */
 bool cmi_heap_slot_alloc(cmi_heap *heap, uint32_t binset, unsigned class_index, uint64_t *offset);
-/* Turn a BUSY block of cmi_class_slab_bytes into a slab with all slots free. false: no host memory (block stays BUSY). */
+/*
+ * Turn a BUSY block of cmi_class_slab_bytes into a slab with all slots free. false: no host memory (block stays BUSY). The slab's
+ * ticket starts as the block's where both are one stream's, else as 0: memory that had to be waited for is the caller's to date.
+ */
 bool cmi_heap_make_slab(cmi_heap *heap, cmi_block_id block, uint32_t binset, unsigned class_index);
 /* Slab and slot of an offset inside a SLAB block; exact is set when it is the start of the slot. */
 cmi_slab *cmi_heap_slot_of(const cmi_heap *heap, cmi_block_id block, uint64_t offset, unsigned *slot, bool *exact);
@@ -218,13 +229,14 @@ cmi_slab *cmi_heap_slot_of(const cmi_heap *heap, cmi_block_id block, uint64_t of
  * over). A slab without live slots goes back to free space, at the latest at cmi_heap_flush_slabs. Needs CMI_HEAP_STEP_RECORDS.
  */
 void cmi_heap_slot_free(cmi_heap *heap, cmi_block_id block, unsigned slot, uint64_t ticket, uint32_t stamp);
-/* All parked slots of a slab are seen done. */
+/* All parked slots of a slab are seen done. Nothing where none is parked, so stale entries of parked_slabs do no harm. */
 void cmi_heap_unpark(cmi_heap *heap, cmi_block_id block);
-/* Give empty slabs that were kept for speed back to free space. */
+/* Give empty slabs that were kept for speed back to free space, as far as host memory for records goes; the others stay kept. */
 void cmi_heap_flush_slabs(cmi_heap *heap);
 /*
  * Last resort: take a slab apart. Live slots become LIVE blocks, free and parked ones FREE blocks of its bin set (of the
- * mixed one for parked ones). Needs records for every slot: false when there is no host memory for them (nothing changed).
+ * mixed one for parked ones). Slots in a thread's cache become LIVE too, so caches are drained first. Needs records for every slot:
+ * false when there is no host memory for them (nothing changed).
  */
 bool cmi_heap_dissolve_slab(cmi_heap *heap, cmi_block_id block);
 
@@ -242,7 +254,10 @@ typedef struct cmi_window {
     uint32_t pages; /* empty slots to be filled with pages */
 } cmi_window;
 
-/* The window of `bytes` at `align` over usable free bytes and holes that needs the fewest pages; lowest address on ties. */
+/*
+ * The window of `bytes` at `align` over usable free bytes and holes that needs the fewest pages. Among those, the lowest of the ones
+ * that begin or end where a block does, as near as the alignment lets them. bytes > 0, a multiple of CMI_UNIT.
+ */
 bool cmi_heap_find_window(const cmi_heap *heap, const uint8_t *use, uint64_t bytes, uint64_t align, cmi_window *window);
 
 /* Whole idle pages: runs of neighbouring pages without any byte that is not free and usable. */

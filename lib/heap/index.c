@@ -78,7 +78,7 @@ static size_t map_bytes(uint32_t pages) { return cmi_div_up(pages, 64) * sizeof(
 
 bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes)
 {
-    if (!cmi_heap_reserve_records(heap, CMI_HEAP_STEP_RECORDS)) {
+    if (bytes > CMI_MAX_BYTES || !cmi_heap_reserve_records(heap, CMI_HEAP_STEP_RECORDS)) {
         return false;
     }
     if (heap->space_count == heap->space_room) {

@@ -38,6 +38,16 @@ static cmi_block_id *room_root(cmi_heap *heap, cmi_block_id id)
     return &heap->binsets[block->binset]->slab_root[heap->slabs[block->slab]->class_index];
 }
 
+/* Slabs without a live slot are found by cmi_heap_flush_slabs; entries of slabs that were filled again do no harm. */
+static void note_empty(cmi_heap *heap, uint32_t number)
+{
+    cmi_slab *slab = heap->slabs[number];
+    if (!slab->listed_empty) {
+        slab->listed_empty = 1;
+        cmi_ids_push(&heap->empty_slabs, number);
+    }
+}
+
 bool cmi_heap_slot_alloc(cmi_heap *heap, uint32_t binset, unsigned class_index, uint64_t *offset)
 {
     cmi_block_id *root = &heap->binsets[binset]->slab_root[class_index];
@@ -99,6 +109,11 @@ bool cmi_heap_make_slab(cmi_heap *heap, cmi_block_id id, uint32_t binset, unsign
         slab->free_bits[word] = here >= 64 ? UINT64_MAX : (UINT64_C(1) << here) - 1;
     }
     cmi_block *block = cmi_heap_block(heap, id);
+    /* Slots that are never handed out keep the time of the stream's own last use; other memory is the caller's to date. */
+    const cmi_binset *from = heap->binsets[block->binset], *set = heap->binsets[binset];
+    if (from && from->kind == CMI_BINSET_STREAM && set->kind == CMI_BINSET_STREAM && from->key == set->key) {
+        slab->ticket = block->ticket;
+    }
     block->kind = CMI_BLOCK_SLAB;
     block->binset = binset;
     block->slab = number;
@@ -106,6 +121,7 @@ bool cmi_heap_make_slab(cmi_heap *heap, cmi_block_id id, uint32_t binset, unsign
     block->stamp = CMI_HEAP_NO_STAMP;
     heap->binsets[binset]->slab_blocks++;
     cmi_tree_insert(heap, room_root(heap, id), id);
+    note_empty(heap, number);
     return true;
 }
 
@@ -151,7 +167,9 @@ static void release_slab(cmi_heap *heap, cmi_block_id id)
     uint32_t stamp = slab->stamp;
     forget_slab(heap, id);
     if (stamp != CMI_HEAP_NO_STAMP) {
-        stamp = heap->source.join_stamps(heap->source.user, stamp, heap->source.stamp_of(heap->source.user, set->key, ticket));
+        if (set->kind == CMI_BINSET_STREAM) {
+            stamp = heap->source.join_stamps(heap->source.user, stamp, heap->source.stamp_of(heap->source.user, set->key, ticket));
+        }
         cmi_heap_make_free(heap, id, set->mixed, ticket, stamp);
     } else {
         cmi_heap_make_free(heap, id, binset, ticket, CMI_HEAP_NO_STAMP);
@@ -184,10 +202,7 @@ void cmi_heap_slot_free(cmi_heap *heap, cmi_block_id id, unsigned slot, uint64_t
     const cmi_block_id *root = room_root(heap, id);
     if (slab->parked_count == 0 && *root == id && !block->left && !block->right) {
         /* The only slab of its class and stream: kept, so that one block that comes and goes costs no list work. */
-        if (!slab->listed_empty) {
-            slab->listed_empty = 1;
-            cmi_ids_push(&heap->empty_slabs, block->slab);
-        }
+        note_empty(heap, block->slab);
         return;
     }
     release_slab(heap, id);
@@ -196,6 +211,9 @@ void cmi_heap_slot_free(cmi_heap *heap, cmi_block_id id, unsigned slot, uint64_t
 void cmi_heap_unpark(cmi_heap *heap, cmi_block_id id)
 {
     cmi_slab *slab = heap->slabs[cmi_heap_block(heap, id)->slab];
+    if (!slab->parked_count) {
+        return;
+    }
     heap->source.drop_stamp(heap->source.user, slab->stamp);
     slab->stamp = CMI_HEAP_NO_STAMP;
     bool had_room = has_room(slab);
@@ -214,20 +232,24 @@ void cmi_heap_unpark(cmi_heap *heap, cmi_block_id id)
 
 void cmi_heap_flush_slabs(cmi_heap *heap)
 {
-    for (uint32_t i = 0; i < heap->empty_slabs.count; i++) {
-        cmi_slab *slab = heap->slabs[heap->empty_slabs.ids[i]];
-        slab->listed_empty = 0;
+    while (heap->empty_slabs.count) {
+        cmi_slab *slab = heap->slabs[heap->empty_slabs.ids[heap->empty_slabs.count - 1]];
         if (slab->block && slab->free_count == slab->slot_count) {
+            if (!cmi_heap_reserve_records(heap, CMI_HEAP_STEP_RECORDS)) {
+                return;
+            }
             release_slab(heap, slab->block);
         }
+        slab->listed_empty = 0;
+        heap->empty_slabs.count--;
     }
-    heap->empty_slabs.count = 0;
 }
 
 bool cmi_heap_dissolve_slab(cmi_heap *heap, cmi_block_id id)
 {
     cmi_slab *slab = heap->slabs[cmi_heap_block(heap, id)->slab];
-    if (!cmi_heap_reserve_records(heap, slab->slot_count + CMI_HEAP_STEP_RECORDS)) {
+    /* A slot takes one cut, and two more where it makes whole pages free. */
+    if (!cmi_heap_reserve_records(heap, slab->slot_count * 3u + CMI_HEAP_STEP_RECORDS)) {
         return false;
     }
     cmi_slab copy = *slab;
@@ -269,15 +291,22 @@ const char *cmi_slab_validate(const cmi_heap *heap, cmi_block_id id)
     if (!block->slab || block->slab > heap->slab_count || heap->slabs[block->slab]->block != id) {
         return "slab block and slab record do not name each other";
     }
+    if (!block->binset || block->binset > heap->binset_count || !heap->binsets[block->binset]) {
+        return "slab without a bin set";
+    }
     const cmi_slab *slab = heap->slabs[block->slab];
-    if (block->bytes != cmi_class_slab_bytes(slab->class_index)) {
+    if (slab->class_index >= CMI_CLASS_COUNT || block->bytes != cmi_class_slab_bytes(slab->class_index)
+        || slab->slot_count != block->bytes / cmi_class_bytes(slab->class_index)) {
         return "slab of the wrong length";
     }
     unsigned free_slots = 0, parked = 0;
-    for (unsigned slot = 0; slot < slab->slot_count; slot++) {
+    for (unsigned slot = 0; slot < CMI_SLAB_SLOTS; slot++) {
         bool bit = slab->free_bits[slot / 64] >> slot % 64 & 1;
-        if (bit != (slab->use[slot] == CMI_SLOT_FREE)) {
+        if (bit != (slot < slab->slot_count && slab->use[slot] == CMI_SLOT_FREE)) {
             return "slot state and free bit differ";
+        }
+        if (slot >= slab->slot_count) {
+            continue;
         }
         free_slots += slab->use[slot] == CMI_SLOT_FREE;
         parked += slab->use[slot] == CMI_SLOT_PARKED;

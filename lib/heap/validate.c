@@ -1,6 +1,6 @@
 /*
- * The heap's validator: every structure against every other. Reads only; called by tests and, in builds with CMI_VALIDATE, by the pool
- * after each mutation.
+ * The heap's validator: every structure against every other. Reads only; guarded by whoever guards the heap; called by tests and, in
+ * builds with CMI_VALIDATE, by the pool after each mutation.
  */
 #include "heap/internal.h"
 
@@ -21,6 +21,9 @@ static const char *check_links(const cmi_heap *heap, const cmi_space *space, cmi
     if (whole_pages && (block->offset % page || block->bytes % page)) {
         return "hole or stale block that is not whole pages";
     }
+    if (block->kind > CMI_BLOCK_SLAB || (block->kind == CMI_BLOCK_SLAB) != (block->slab != 0)) {
+        return "block of no known kind, or a slab number on one that is no slab";
+    }
     if (prev && whole_pages && cmi_heap_block(heap, prev)->kind == block->kind) {
         return "neighbours of one kind that should be one block";
     }
@@ -36,20 +39,14 @@ static const char *check_free(const cmi_heap *heap, cmi_block_id id, cmi_block_i
     const cmi_binset *set = heap->binsets[block->binset];
     unsigned row, column;
     cmi_bin_position(block->bytes, &row, &column);
-    if (cmi_tree_at_least(heap, set->root[row][column], block->bytes, block->offset) != id) {
+    if (row >= CMI_BIN_ROWS || cmi_tree_at_least(heap, set->root[row][column], block->bytes, block->offset) != id) {
         return "free block outside its bin";
-    }
-    if (!(set->row_map >> row & 1) || !(set->column_map[row] >> column & 1)) {
-        return "bin with blocks and no bit";
     }
     if ((set->kind == CMI_BINSET_MIXED) != (block->stamp != CMI_HEAP_NO_STAMP)) {
         return "stamp on a block of one stream, or none on a mixed one";
     }
     if (prev && cmi_heap_block(heap, prev)->kind == CMI_BLOCK_FREE && cmi_heap_block(heap, prev)->binset == block->binset) {
-        uint64_t edge = block->offset % heap->source.page_bytes;
-        if (!set->small || edge != 0) {
-            return "free neighbours of one bin set that were not joined";
-        }
+        return "free neighbours of one bin set that were not joined";
     }
     uint64_t low = cmi_round_up(block->offset, heap->source.page_bytes);
     if (set->small && low + heap->source.page_bytes <= block->offset + block->bytes) {
@@ -75,6 +72,124 @@ static const char *check_index(const cmi_heap *heap, const cmi_space *space)
         }
     }
     return NULL;
+}
+
+/* ---- trees: what hangs in a bin or in a slab root is in order, of the right kind, and as many as the bin set says ---- */
+
+typedef struct tree_walk {
+    const cmi_heap *heap;
+    uint32_t binset;
+    uint8_t kind;
+    uint64_t bytes;
+    uint32_t blocks;
+    cmi_block_id last; /* the node visited before */
+    const char *fault;
+} tree_walk;
+
+static void walk_tree(tree_walk *walk, cmi_block_id id)
+{
+    if (!id || walk->fault) {
+        return;
+    }
+    if (id >= walk->heap->block_chunk_count << CMI_BLOCK_CHUNK_SHIFT || walk->blocks >= walk->heap->block_count) {
+        walk->fault = "tree with a loop or a number that is no block";
+        return;
+    }
+    walk->blocks++;
+    const cmi_block *block = cmi_heap_block(walk->heap, id);
+    walk_tree(walk, block->left);
+    const cmi_block *last = cmi_heap_block(walk->heap, walk->last);
+    bool after = !walk->last || last->bytes < block->bytes || (last->bytes == block->bytes && last->offset < block->offset);
+    if (!walk->fault && (block->kind != walk->kind || block->binset != walk->binset || !after)) {
+        walk->fault = "tree out of order, or with a block that does not belong there";
+    }
+    walk->last = id;
+    walk->bytes += block->bytes;
+    walk_tree(walk, block->right);
+}
+
+/* Every block was found in its tree before (check_free, cmi_slab_validate); equal counts say that nothing else is in the trees. */
+static const char *check_binset(const cmi_heap *heap, uint32_t number)
+{
+    const cmi_binset *set = heap->binsets[number];
+    if (set->row_map >> CMI_BIN_ROWS) {
+        return "bin row bit behind the last row";
+    }
+    tree_walk walk = {.heap = heap, .binset = number, .kind = CMI_BLOCK_FREE};
+    for (unsigned row = 0; row < CMI_BIN_ROWS; row++) {
+        for (unsigned column = 0; column < CMI_BIN_COLUMNS; column++) {
+            if ((set->root[row][column] != 0) != (set->column_map[row] >> column & 1)) {
+                return "bin bit differs from whether the bin has blocks";
+            }
+            walk.last = 0;
+            walk_tree(&walk, set->root[row][column]);
+        }
+        if ((set->column_map[row] != 0) != (set->row_map >> row & 1)) {
+            return "bin row bit differs from its columns";
+        }
+    }
+    if (walk.fault) {
+        return walk.fault;
+    }
+    if (walk.blocks != set->free_blocks || walk.bytes != set->free_bytes) {
+        return "free figures of a bin set differ from its bins";
+    }
+    walk = (tree_walk){.heap = heap, .binset = number, .kind = CMI_BLOCK_SLAB};
+    for (unsigned class_index = 0; class_index < CMI_CLASS_COUNT; class_index++) {
+        walk.last = 0;
+        walk_tree(&walk, set->slab_root[class_index]);
+    }
+    return walk.fault;
+}
+
+/* ---- slab lists: each slab that has to be found through a list is in it, once ---- */
+
+static const char *check_slab_lists(const cmi_heap *heap)
+{
+    uint32_t unused = 0, empty = 0, parked = 0;
+    for (uint32_t i = 1; i <= heap->slab_count; i++) {
+        const cmi_slab *slab = heap->slabs[i];
+        unused += !slab->block;
+        empty += slab->listed_empty;
+        parked += slab->listed_parked;
+        if (slab->block && slab->free_count == slab->slot_count && !slab->listed_empty) {
+            return "empty slab that no list names";
+        }
+        if (slab->block && slab->parked_count && !slab->listed_parked) {
+            return "parked slots that no list names";
+        }
+    }
+    if (unused != heap->unused_slabs.count || empty != heap->empty_slabs.count || parked != heap->parked_slabs.count) {
+        return "slab lists differ from the marks on the slabs";
+    }
+    for (uint32_t i = 0; i < heap->unused_slabs.count; i++) {
+        if (heap->slabs[heap->unused_slabs.ids[i]]->block) {
+            return "slab in use in the list of unused ones";
+        }
+    }
+    for (uint32_t i = 0; i < heap->empty_slabs.count; i++) {
+        if (!heap->slabs[heap->empty_slabs.ids[i]]->listed_empty) {
+            return "slab in the list of empty ones without its mark";
+        }
+    }
+    for (uint32_t i = 0; i < heap->parked_slabs.count; i++) {
+        if (!heap->slabs[heap->parked_slabs.ids[i]]->listed_parked) {
+            return "slab in the list of parked ones without its mark";
+        }
+    }
+    return NULL;
+}
+
+static const char *check_unused_records(const cmi_heap *heap)
+{
+    uint32_t count = 0;
+    for (cmi_block_id id = heap->unused_block; id; id = cmi_heap_block(heap, id)->next) {
+        if (cmi_heap_block(heap, id)->kind != CMI_BLOCK_UNUSED || ++count > heap->unused_count) {
+            return "list of unused records is broken";
+        }
+    }
+    uint32_t all = heap->block_chunk_count << CMI_BLOCK_CHUNK_SHIFT;
+    return count == heap->unused_count && (!all || count + heap->block_count == all - 1) ? NULL : "records lost or counted twice";
 }
 
 typedef struct tally {
@@ -110,7 +225,12 @@ static const char *check_space(const cmi_heap *heap, const cmi_space *space, tal
 const char *cmi_heap_validate(const cmi_heap *heap)
 {
     tally found = {0};
+    uint64_t end = 0;
     for (uint32_t i = 0; i < heap->space_count; i++) {
+        if (heap->spaces[i].base < end) {
+            return "ranges overlap or are out of order";
+        }
+        end = heap->spaces[i].base + heap->spaces[i].bytes;
         const char *fault = check_space(heap, &heap->spaces[i], &found);
         if (fault) {
             return fault;
@@ -125,22 +245,17 @@ const char *cmi_heap_validate(const cmi_heap *heap)
         if (!set) {
             continue;
         }
+        const char *fault = check_binset(heap, i);
+        if (fault) {
+            return fault;
+        }
         kept.free_bytes += set->free_bytes;
         kept.free_blocks += set->free_blocks;
         kept.slab_blocks += set->slab_blocks;
-        for (unsigned row = 0; row < CMI_BIN_ROWS; row++) {
-            for (unsigned column = 0; column < CMI_BIN_COLUMNS; column++) {
-                if ((set->root[row][column] != 0) != (set->column_map[row] >> column & 1)) {
-                    return "bin bit without blocks";
-                }
-            }
-            if ((set->column_map[row] != 0) != (set->row_map >> row & 1)) {
-                return "bin row bit differs from its columns";
-            }
-        }
     }
     if (kept.free_bytes != found.free_bytes || kept.free_blocks != found.free_blocks || kept.slab_blocks != found.slab_blocks) {
         return "bin set figures differ from the blocks";
     }
-    return NULL;
+    const char *fault = check_slab_lists(heap);
+    return fault ? fault : check_unused_records(heap);
 }

@@ -56,73 +56,54 @@ static void offer(cmi_window *best, bool *found, uint64_t offset, uint64_t pages
     }
 }
 
-/* Windows that begin where a piece begins: the far end is followed with a second finger. */
-static void windows_from_starts(const cmi_heap *heap, const uint8_t *use, const stretch *run, uint64_t bytes, uint64_t align,
-    cmi_window *best, bool *found)
+/* The piece a window begins in and the piece it ends in, and the pages of all holes from one to the other. */
+typedef struct fingers {
+    cmi_block_id near_id, far_id;
+    piece near_piece, far_piece;
+    uint64_t pages;
+} fingers;
+
+static uint64_t pages_of_window(const cmi_heap *heap, const fingers *at, uint64_t low, uint64_t high)
 {
     uint64_t page = heap->source.page_bytes;
-    cmi_block_id far_id = run->first;
-    piece far_piece;
-    usable_piece(heap, use, cmi_heap_block(heap, far_id), &far_piece);
-    uint64_t pages = hole_pages(heap, &far_piece); /* of all pieces from near to far */
-    for (cmi_block_id id = run->first; id != run->behind; id = cmi_heap_block(heap, id)->next) {
-        piece near_piece;
-        usable_piece(heap, use, cmi_heap_block(heap, id), &near_piece);
-        uint64_t low = cmi_round_up(near_piece.low, align);
-        if (low < near_piece.high) {
-            uint64_t high = low + bytes;
-            if (high > run->high) {
-                return;
-            }
-            while (far_piece.high < high) {
-                far_id = cmi_heap_block(heap, far_id)->next;
-                usable_piece(heap, use, cmi_heap_block(heap, far_id), &far_piece);
-                pages += hole_pages(heap, &far_piece);
-            }
-            uint64_t spare = far_piece.hole ? (far_piece.high - cmi_round_up(high, page)) >> heap->page_shift : 0;
-            uint64_t before = near_piece.hole ? (cmi_round_down(low, page) - near_piece.low) >> heap->page_shift : 0;
-            offer(best, found, low, pages - spare - before);
-        }
-        if (id == far_id) {
-            far_id = cmi_heap_block(heap, far_id)->next;
-            if (far_id == run->behind) {
-                return;
-            }
-            usable_piece(heap, use, cmi_heap_block(heap, far_id), &far_piece);
-            pages += hole_pages(heap, &far_piece);
-        }
-        pages -= hole_pages(heap, &near_piece);
-    }
+    uint64_t before = at->near_piece.hole ? (cmi_round_down(low, page) - at->near_piece.low) >> heap->page_shift : 0;
+    uint64_t behind = at->far_piece.hole ? (at->far_piece.high - cmi_round_up(high, page)) >> heap->page_shift : 0;
+    return at->pages - before - behind;
 }
 
-/* Windows that end where a piece ends: the near end is followed with a second finger. */
-static void windows_to_ends(const cmi_heap *heap, const uint8_t *use, const stretch *run, uint64_t bytes, uint64_t align,
+/*
+ * For each pair of pieces the first and the last window that begins in one and ends in the other. Between those two the pages needed
+ * only fall (it leaves a hole), only rise (it enters one), or do both in step, so one of the two is best.
+ */
+static void search_stretch(const cmi_heap *heap, const uint8_t *use, const stretch *run, uint64_t bytes, uint64_t align,
     cmi_window *best, bool *found)
 {
-    uint64_t page = heap->source.page_bytes;
-    cmi_block_id near_id = run->first;
-    piece near_piece;
-    usable_piece(heap, use, cmi_heap_block(heap, near_id), &near_piece);
-    uint64_t pages = 0;
-    for (cmi_block_id id = run->first; id != run->behind; id = cmi_heap_block(heap, id)->next) {
-        piece far_piece;
-        usable_piece(heap, use, cmi_heap_block(heap, id), &far_piece);
-        pages += hole_pages(heap, &far_piece);
-        if (far_piece.high - run->low < bytes) {
-            continue;
+    fingers at = {.near_id = run->first, .far_id = run->first};
+    usable_piece(heap, use, cmi_heap_block(heap, run->first), &at.near_piece);
+    at.far_piece = at.near_piece;
+    at.pages = hole_pages(heap, &at.far_piece);
+    for (;;) {
+        const piece *near = &at.near_piece, *far = &at.far_piece;
+        if (far->high - near->low >= bytes) {
+            uint64_t low = far->low - near->low > bytes ? far->low - bytes : near->low;
+            uint64_t first = cmi_round_up(low, align), last = cmi_round_down(cmi_min_u64(near->high, far->high - bytes), align);
+            if (first <= last) {
+                offer(best, found, first, pages_of_window(heap, &at, first, first + bytes));
+                offer(best, found, last, pages_of_window(heap, &at, last, last + bytes));
+            }
         }
-        uint64_t low = cmi_round_down(far_piece.high - bytes, align);
-        if (low < run->low) {
-            continue;
+        if (far->high - near->high >= bytes) {
+            at.pages -= hole_pages(heap, near);
+            at.near_id = cmi_heap_block(heap, at.near_id)->next;
+            usable_piece(heap, use, cmi_heap_block(heap, at.near_id), &at.near_piece);
+        } else {
+            at.far_id = cmi_heap_block(heap, at.far_id)->next;
+            if (at.far_id == run->behind) {
+                return;
+            }
+            usable_piece(heap, use, cmi_heap_block(heap, at.far_id), &at.far_piece);
+            at.pages += hole_pages(heap, far);
         }
-        while (near_piece.high <= low) {
-            pages -= hole_pages(heap, &near_piece);
-            near_id = cmi_heap_block(heap, near_id)->next;
-            usable_piece(heap, use, cmi_heap_block(heap, near_id), &near_piece);
-        }
-        uint64_t before = near_piece.hole ? (cmi_round_down(low, page) - near_piece.low) >> heap->page_shift : 0;
-        uint64_t behind = far_piece.hole ? (far_piece.high - cmi_round_up(low + bytes, page)) >> heap->page_shift : 0;
-        offer(best, found, low, pages - before - behind);
     }
 }
 
@@ -139,8 +120,7 @@ bool cmi_heap_find_window(const cmi_heap *heap, const uint8_t *use, uint64_t byt
             }
             stretch run = stretch_from(heap, use, id);
             if (run.high - run.low >= bytes) {
-                windows_from_starts(heap, use, &run, bytes, align, window, &found);
-                windows_to_ends(heap, use, &run, bytes, align, window, &found);
+                search_stretch(heap, use, &run, bytes, align, window, &found);
             }
             id = run.behind;
         }
