@@ -108,40 +108,49 @@ cmi_source *cmi_source_open_memory(const void *data, size_t bytes, const char **
 
 bool cmi_source_is_gzip(const cmi_source *source) { return source->gzip; }
 
+/* One step of inflating: 1 went on, 0 the text has ended, -1 a fault, which a later call meets again. */
+static int inflate_more(cmi_source *s, const char **reason)
+{
+    if (refill(s, reason) != 0)
+        return -1;
+    if (s->raw_ended && !s->inflating)
+        return 0;
+    if (s->raw_ended) {
+        *reason = "truncated gzip data";
+        return -1;
+    }
+    if (!s->inflating) {
+        if (s->raw[0] != 0x1f) {
+            *reason = "bytes after the end of the gzip data";
+            return -1;
+        }
+        inflateReset(&s->z);
+        s->inflating = true;
+    }
+    s->z.next_in = (Bytef *)(uintptr_t)s->raw;
+    s->z.avail_in = (uInt)s->raw_left;
+    int code = inflate(&s->z, Z_NO_FLUSH);
+    s->raw = s->z.next_in;
+    s->raw_left = s->z.avail_in;
+    if (code == Z_STREAM_END)
+        s->inflating = false;
+    else if (code != Z_OK && code != Z_BUF_ERROR) {
+        *reason = code == Z_MEM_ERROR ? "no host memory to inflate it" : "corrupt gzip data";
+        return -1;
+    }
+    return 1;
+}
+
+/* The text before a fault is handed out first, so that the fault is found at its line. */
 static ssize_t read_gzip(cmi_source *s, void *text, size_t room, const char **reason)
 {
+    int more = 1;
     s->z.next_out = text;
     s->z.avail_out = (uInt)room;
-    while (s->z.avail_out > 0) {
-        if (refill(s, reason) != 0)
-            return -1;
-        if (s->raw_ended) {
-            if (!s->inflating)
-                break;
-            *reason = "truncated gzip data";
-            return -1;
-        }
-        if (!s->inflating) {
-            if (s->raw[0] != 0x1f) {
-                *reason = "bytes after the end of the gzip data";
-                return -1;
-            }
-            inflateReset(&s->z);
-            s->inflating = true;
-        }
-        s->z.next_in = (Bytef *)(uintptr_t)s->raw;
-        s->z.avail_in = (uInt)s->raw_left;
-        int code = inflate(&s->z, Z_NO_FLUSH);
-        s->raw = s->z.next_in;
-        s->raw_left = s->z.avail_in;
-        if (code == Z_STREAM_END)
-            s->inflating = false;
-        else if (code != Z_OK && code != Z_BUF_ERROR) {
-            *reason = code == Z_MEM_ERROR ? "no host memory to inflate it" : "corrupt gzip data";
-            return -1;
-        }
-    }
-    return (ssize_t)(room - s->z.avail_out);
+    while (more == 1 && s->z.avail_out > 0)
+        more = inflate_more(s, reason);
+    size_t got = room - s->z.avail_out;
+    return more < 0 && got == 0 ? -1 : (ssize_t)got;
 }
 
 ssize_t cmi_source_read(cmi_source *s, void *text, size_t room, const char **reason)

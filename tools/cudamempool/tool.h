@@ -31,12 +31,11 @@ typedef struct tool_words {
     bool only_files; /* after "--" */
 } tool_words;
 
-/* The next file operand is moved to argv[1..]; options are given to the caller one at a time: returns the option's name without dashes
- * ("json"), or NULL when the words have ended. Call tool_files for what was collected. */
 typedef struct tool_option {
     const char *name;  /* "--json" */
     const char *value; /* after '=', or NULL */
 } tool_option;
+/* The next option, true; file operands on the way are collected in files. false when the words have ended. */
 bool tool_next_option(tool_words *words, tool_option *option, char **files, int *file_count);
 /* The value of an option: after '=' or the next word; NULL (and a message) when there is none. */
 const char *tool_option_value(tool_words *words, const tool_option *option);
