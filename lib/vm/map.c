@@ -224,16 +224,10 @@ static cmpool_status grant(cmi_store *store, const cmi_range *range, uint32_t fi
     return mapping_status("cuMemSetAccess", code);
 }
 
-/* Undo: unmap what can be, and mark the rest. Returns how many slots are stuck. The error detail stays that of the failure. */
-static uint32_t undo(cmi_store *store, cmi_range *range, uint32_t first, uint32_t count)
+/* The slots among [first, first + count) that still have a page are stuck from now on. Returns how many are. */
+static uint32_t mark_stuck(cmi_store *store, cmi_range *range, uint32_t first, uint32_t count)
 {
     uint32_t stuck = 0;
-    cmpool_error *detail = cmi_error_detail();
-    const char *failed_call = detail->driver_call;
-    int failed_code = detail->driver_code;
-    unmap_mapped(store, range, first, count);
-    detail->driver_call = failed_call;
-    detail->driver_code = failed_code;
     for (uint32_t i = first; i < first + count; i++) {
         if (range->mappings[i] == CMI_NO_PAGE)
             continue;
@@ -242,6 +236,18 @@ static uint32_t undo(cmi_store *store, cmi_range *range, uint32_t first, uint32_
         stuck++;
     }
     return stuck;
+}
+
+/* Unmaps what can be, and marks the rest. Returns how many slots are stuck. The error detail stays that of the failure. */
+static uint32_t undo(cmi_store *store, cmi_range *range, uint32_t first, uint32_t count)
+{
+    cmpool_error *detail = cmi_error_detail();
+    const char *failed_call = detail->driver_call;
+    int failed_code = detail->driver_code;
+    unmap_mapped(store, range, first, count);
+    detail->driver_call = failed_call;
+    detail->driver_code = failed_code;
+    return mark_stuck(store, range, first, count);
 }
 
 static void map_run(cmi_store *store, cmi_range *range, uint32_t first, const uint32_t *pages, uint32_t count, cmi_map_result *result)
@@ -273,6 +279,20 @@ cmi_map_result cmi_arena_map(cmi_arena *arena, uint64_t address, const uint32_t 
         map_run(store, range, first, pages, count, &result);
     cmi_lock_release(&store->lock);
     return result;
+}
+
+uint32_t cmi_arena_abandon(cmi_arena *arena, uint64_t address, uint32_t count)
+{
+    cmi_store *store = arena->store;
+    uint32_t stuck = 0, first;
+    cmi_store_lock(store);
+    cmi_range *range = cmi_range_find(store, address, count, &first);
+    if (range == NULL)
+        cmi_vm_fault("slots outside of any range are given up:", address);
+    else
+        stuck = mark_stuck(store, range, first, count);
+    cmi_lock_release(&store->lock);
+    return stuck;
 }
 
 cmpool_status cmi_arena_grant(cmi_arena *arena, uint64_t address, uint32_t count)

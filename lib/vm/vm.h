@@ -155,6 +155,13 @@ cmi_map_result cmi_arena_map(cmi_arena *arena, uint64_t address, const uint32_t 
  */
 uint32_t cmi_arena_unmap(cmi_arena *arena, uint64_t address, uint32_t count, bool *done, cmpool_status *status);
 
+/*
+ * Give up slots that cmi_arena_unmap could not unmap: those of the `count` slots from address on that still have a page become stuck, so
+ * that the pool may call them empty, release their pages and give up their range (destroy must come to an end whatever the driver says).
+ * Nothing on the device uses them any more. Returns how many there were. [vmm, but calls no driver]
+ */
+uint32_t cmi_arena_abandon(cmi_arena *arena, uint64_t address, uint32_t count);
+
 /* Grant all peers access again on `count` mapped slots from address on. [vmm] */
 cmpool_status cmi_arena_grant(cmi_arena *arena, uint64_t address, uint32_t count);
 
