@@ -91,14 +91,13 @@ static const char *foreign_format(const char *text, size_t bytes)
 }
 
 /* After a fault in the text: was it the gzip data that made nonsense of it? Their checksum comes last. */
-static bool damaged(cmi_reader *r)
+static bool damaged(cmi_reader *r, const char **reason)
 {
-    const char *reason;
     ssize_t got = 0;
     if (!cmi_source_is_gzip(r->source))
         return false;
     do
-        got = cmi_source_read(r->source, r->text, WINDOW, &reason);
+        got = cmi_source_read(r->source, r->text, WINDOW, reason);
     while (got > 0);
     return got < 0;
 }
@@ -106,7 +105,7 @@ static bool damaged(cmi_reader *r)
 static int read_source(const char *name, cmi_source *source, cmi_trace *trace, char *fault, size_t fault_bytes)
 {
     cmi_reader r = {.name = name, .source = source, .trace = trace, .fault = fault, .fault_bytes = fault_bytes};
-    const char *foreign;
+    const char *foreign, *reason = NULL;
     int result = -1;
     r.text = malloc(WINDOW);
     if (r.text == NULL) {
@@ -128,8 +127,8 @@ static int read_source(const char *name, cmi_source *source, cmi_trace *trace, c
     }
     trace->format = cmi_source_is_gzip(source) ? "cmtrace.gz" : "cmtrace";
     result = cmi_cmtrace_parse(&r);
-    if (result != 0 && damaged(&r))
-        cmi_reader_fault(&r, "corrupt gzip data");
+    if (result != 0 && damaged(&r, &reason))
+        cmi_reader_fault(&r, "%s", reason);
 done:
     free(r.text);
     if (result != 0)

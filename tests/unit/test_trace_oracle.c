@@ -84,7 +84,7 @@ static void stale_mapping_is_not_a_use(void **state)
     assert_false(fits(&f, 0, 0, 4 * PAGE, at_new, none));
     assert_true(fits(&f, 0, 0, 2 * PAGE, at_new, at_other));
     /* Live at both addresses, as a program must not have it: the page counts once. */
-    assert_true(fits(&f, 0, 0, 3 * PAGE, at_new, (cmi_live_block){16 * PAGE, 512}));
+    assert_true(fits(&f, 0, 0, 3 * PAGE, (cmi_live_block){40 * PAGE, 512}, (cmi_live_block){16 * PAGE, 512}));
 }
 
 /* A page whose handle is held but that is mapped nowhere is idle. */
