@@ -3,6 +3,7 @@
  * begin, end and look at them. Guarded by sim.lock. Called by programs and, for work on capturing streams, by operation.c, event.c.
  */
 #include "sim_capture.h"
+#include "sim_other.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -470,33 +471,20 @@ static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuu
     SIM_RETURN(after != NULL || count != NULL ? show_dependencies(lane, after, count) : CUDA_SUCCESS);
 }
 
-/* Exported in two forms: stream 0 is the legacy stream, or the thread's default stream. */
-#define BOTH_STREAMS(function, params, inner, ...)        \
-    SIM_EXPORT CUresult CUDAAPI function params;          \
-    CUresult CUDAAPI function params                      \
-    {                                                     \
-        return inner(__VA_ARGS__, false);                 \
-    }                                                     \
-    SIM_EXPORT CUresult CUDAAPI function##_ptsz params;   \
-    CUresult CUDAAPI function##_ptsz params               \
-    {                                                     \
-        return inner(__VA_ARGS__, true);                  \
-    }
-
 /* CUDA 10.0 had no modes: its captures are global. */
-BOTH_STREAMS(cuStreamBeginCapture, (CUstream stream), begin_capture, stream, CU_STREAM_CAPTURE_MODE_GLOBAL)
-BOTH_STREAMS(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), begin_capture, stream, mode)
-BOTH_STREAMS(cuStreamBeginCaptureToGraph,
+SIM_BOTH_STREAMS(cuStreamBeginCapture, (CUstream stream), begin_capture, stream, CU_STREAM_CAPTURE_MODE_GLOBAL)
+SIM_BOTH_STREAMS(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), begin_capture, stream, mode)
+SIM_BOTH_STREAMS(cuStreamBeginCaptureToGraph,
              (CUstream stream, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
              begin_capture_to_graph, stream, graph, after, edges, count, mode)
-BOTH_STREAMS(cuStreamEndCapture, (CUstream stream, CUgraph *graph), end_capture, stream, graph)
-BOTH_STREAMS(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status), is_capturing, stream, status)
-BOTH_STREAMS(cuStreamGetCaptureInfo, (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id), capture_info, stream, status, id, NULL,
+SIM_BOTH_STREAMS(cuStreamEndCapture, (CUstream stream, CUgraph *graph), end_capture, stream, graph)
+SIM_BOTH_STREAMS(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status), is_capturing, stream, status)
+SIM_BOTH_STREAMS(cuStreamGetCaptureInfo, (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id), capture_info, stream, status, id, NULL,
              NULL, NULL, NULL)
-BOTH_STREAMS(cuStreamGetCaptureInfo_v2,
+SIM_BOTH_STREAMS(cuStreamGetCaptureInfo_v2,
              (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **after, size_t *count),
              capture_info, stream, status, id, graph, after, NULL, count)
-BOTH_STREAMS(cuStreamGetCaptureInfo_v3,
+SIM_BOTH_STREAMS(cuStreamGetCaptureInfo_v3,
              (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **after,
               const CUgraphEdgeData **edges, size_t *count),
              capture_info, stream, status, id, graph, after, edges, count)

@@ -158,6 +158,7 @@ void sim_other_reset(void)
     }
     sim_pool_reset();
     sim_ipc_reset();
+    sim_attr_reset();
 }
 
 /* ---- entry points ------------------------------------------------------------------------------------------------------------- */

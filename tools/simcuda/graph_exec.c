@@ -3,6 +3,7 @@
  * time, and launched behind the stream's work and behind the previous launch. Guarded by sim.lock. Called by programs.
  */
 #include "sim_graph.h"
+#include "sim_other.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -279,8 +280,8 @@ static CUresult launch_graph(CUgraphExec handle, CUstream stream, bool per_threa
     sim_exec *exec = sim_handle_get(SIM_GRAPH_EXEC, SIM_NUMBER(handle));
     SIM_REFUSE_IF(exec == NULL, CUDA_ERROR_INVALID_VALUE);
     if (lane->capture != NULL) {
-        sim_find(SIMCUDA_UNSUPPORTED_CALL, "cuGraphLaunch in a capture is not simulated");
-        SIM_RETURN(CUDA_ERROR_NOT_SUPPORTED);
+        static int said;
+        SIM_RETURN(sim_unsupported("cuGraphLaunch in a capture", &said));
     }
     if (lane == lane->context->legacy) {
         CUresult code = sim_capture_conflict(lane->context, true, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
@@ -289,22 +290,10 @@ static CUresult launch_graph(CUgraphExec handle, CUstream stream, bool per_threa
     SIM_RETURN(launch(exec, lane));
 }
 
-#define BOTH_STREAMS(function, params, inner, ...)        \
-    SIM_EXPORT CUresult CUDAAPI function params;          \
-    CUresult CUDAAPI function params                      \
-    {                                                     \
-        return inner(__VA_ARGS__, false);                 \
-    }                                                     \
-    SIM_EXPORT CUresult CUDAAPI function##_ptsz params;   \
-    CUresult CUDAAPI function##_ptsz params               \
-    {                                                     \
-        return inner(__VA_ARGS__, true);                  \
-    }
-
-BOTH_STREAMS(cuGraphInstantiateWithParams, (CUgraphExec * exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
+SIM_BOTH_STREAMS(cuGraphInstantiateWithParams, (CUgraphExec * exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
              instantiate_with_params, exec, graph, params)
-BOTH_STREAMS(cuGraphUpload, (CUgraphExec exec, CUstream stream), upload_graph, exec, stream)
-BOTH_STREAMS(cuGraphLaunch, (CUgraphExec exec, CUstream stream), launch_graph, exec, stream)
+SIM_BOTH_STREAMS(cuGraphUpload, (CUgraphExec exec, CUstream stream), upload_graph, exec, stream)
+SIM_BOTH_STREAMS(cuGraphLaunch, (CUgraphExec exec, CUstream stream), launch_graph, exec, stream)
 
 SIM_EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec);
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec)

@@ -4,6 +4,7 @@
  * Called by every program before anything else.
  */
 #include "sim.h"
+#include "sim_other.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -175,16 +176,22 @@ CUresult CUDAAPI cuGetErrorString(CUresult code, const char **text)
 
 /* ---- what is not simulated ---------------------------------------------------------------------------------------------------- */
 
-/* Also found by the simulated runtime, by name. *said: this name has been said. */
+CUresult sim_unsupported(const char *what, int *said)
+{
+    if (!*said) {
+        fprintf(stderr, "simcuda: %s is not simulated\n", what);
+        *said = 1;
+    }
+    sim_find(SIMCUDA_UNSUPPORTED_CALL, "%s is not simulated", what);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* For stubs, and for the simulated runtime, which finds it by name. *said: this name has been said. */
 SIM_EXPORT void simcuda_say_unsupported(const char *name, int *said);
 void simcuda_say_unsupported(const char *name, int *said)
 {
     uint64_t start = sim_panel_enter();
-    if (!*said) {
-        fprintf(stderr, "simcuda: %s is not simulated\n", name);
-        *said = 1;
-    }
-    sim_find(SIMCUDA_UNSUPPORTED_CALL, "%s is not simulated", name);
+    sim_unsupported(name, said);
     sim_panel_leave(start);
 }
 
@@ -193,10 +200,10 @@ SIM_EXPORT CUresult CUDAAPI cuGetExportTable(const void **table, const CUuuid *i
 CUresult CUDAAPI cuGetExportTable(const void **table, const CUuuid *id)
 {
     static int said;
+    SIM_ENTER_UNINITIALISED("cuGetExportTable");
     (void)id;
-    simcuda_say_unsupported("cuGetExportTable", &said);
     if (table != NULL) {
         *table = NULL;
     }
-    return CUDA_ERROR_NOT_SUPPORTED;
+    SIM_RETURN(sim_unsupported("cuGetExportTable", &said));
 }

@@ -45,8 +45,10 @@ void sim_exec_reset(void);
 /* capture.c */
 void sim_capture_context_gone(sim_context *context);
 void sim_capture_reset(void);
-/* pool.c, ipc.c */
+/* pool.c, ipc.c, attr.c */
 void sim_pool_reset(void);
+CUmemoryPool sim_pool_handle(const sim_mapping *mapping); /* of memory that came from one, else NULL */
 void sim_ipc_reset(void);
+void sim_attr_reset(void);
 
 #endif /* SIM_GRAPH_H */

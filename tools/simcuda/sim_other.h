@@ -1,0 +1,30 @@
+/*
+ * What pools and the resolver offer to the rest of simcuda besides the functions that sim.h lists. All of it is called with sim.lock held.
+ */
+#ifndef SIM_OTHER_H
+#define SIM_OTHER_H
+
+#include "sim.h"
+
+/* cuMemFree of memory that came from a pool (mapping->kind SIM_MEMORY_POOL, address its first byte): at once, as the host's own free. */
+CUresult sim_pool_free(sim_mapping *mapping);
+/* After a stream, event or context was synchronised: pools give back what is over their release threshold. */
+void sim_pool_synchronised(void);
+
+/* Count a finding that `what` is not simulated, and say so on stderr the first time; returns CUDA_ERROR_NOT_SUPPORTED. */
+CUresult sim_unsupported(const char *what, int *said);
+
+/* Exported in two forms: stream 0 is the legacy stream, or, with _ptsz, the thread's default stream; inner takes that last. */
+#define SIM_BOTH_STREAMS(function, params, inner, ...)  \
+    SIM_EXPORT CUresult CUDAAPI function params;        \
+    CUresult CUDAAPI function params                    \
+    {                                                   \
+        return inner(__VA_ARGS__, false);               \
+    }                                                   \
+    SIM_EXPORT CUresult CUDAAPI function##_ptsz params; \
+    CUresult CUDAAPI function##_ptsz params             \
+    {                                                   \
+        return inner(__VA_ARGS__, true);                \
+    }
+
+#endif /* SIM_OTHER_H */
