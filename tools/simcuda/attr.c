@@ -240,16 +240,14 @@ static void set_default(void *data, CUpointer_attribute attribute)
     }
 }
 
-SIM_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address);
-CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
+SIM_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
 {
     SIM_ENTER("cuPointerGetAttribute");
     SIM_REFUSE_IF(data == NULL, CUDA_ERROR_INVALID_VALUE);
     SIM_RETURN(get_attribute(data, attribute, address));
 }
 
-SIM_EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr address);
-CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr address)
+SIM_EXPORT CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr address)
 {
     SIM_ENTER("cuPointerGetAttributes");
     SIM_REFUSE_IF(count == 0 || attributes == NULL || data == NULL, CUDA_ERROR_INVALID_VALUE);
@@ -265,8 +263,7 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned count, CUpointer_attribute *att
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address);
-CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address)
+SIM_EXPORT CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
     SIM_ENTER("cuPointerSetAttribute");
     SIM_REFUSE_IF(value == NULL || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, CUDA_ERROR_INVALID_VALUE);

@@ -163,8 +163,7 @@ void sim_other_reset(void)
 
 /* ---- entry points ------------------------------------------------------------------------------------------------------------- */
 
-SIM_EXPORT CUresult CUDAAPI cuGraphCreate(CUgraph *graph, unsigned int flags);
-CUresult CUDAAPI cuGraphCreate(CUgraph *graph, unsigned int flags)
+SIM_EXPORT CUresult CUDAAPI cuGraphCreate(CUgraph *graph, unsigned int flags)
 {
     SIM_ENTER("cuGraphCreate");
     SIM_REFUSE_IF(graph == NULL || flags != 0, CUDA_ERROR_INVALID_VALUE);
@@ -174,8 +173,7 @@ CUresult CUDAAPI cuGraphCreate(CUgraph *graph, unsigned int flags)
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph graph);
-CUresult CUDAAPI cuGraphDestroy(CUgraph graph)
+SIM_EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph graph)
 {
     SIM_ENTER("cuGraphDestroy");
     sim_graph *found = sim_graph_of(graph);
@@ -184,8 +182,7 @@ CUresult CUDAAPI cuGraphDestroy(CUgraph graph)
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphClone(CUgraph *clone, CUgraph graph);
-CUresult CUDAAPI cuGraphClone(CUgraph *clone, CUgraph graph)
+SIM_EXPORT CUresult CUDAAPI cuGraphClone(CUgraph *clone, CUgraph graph)
 {
     SIM_ENTER("cuGraphClone");
     const sim_graph *from = sim_graph_of(graph);
@@ -225,8 +222,7 @@ static void list_nodes(const sim_graph *graph, bool roots_only, CUgraphNode *nod
     *count = found;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
-CUresult CUDAAPI cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+SIM_EXPORT CUresult CUDAAPI cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
     SIM_ENTER("cuGraphGetNodes");
     const sim_graph *found = sim_graph_of(graph);
@@ -235,8 +231,7 @@ CUresult CUDAAPI cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *coun
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
-CUresult CUDAAPI cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+SIM_EXPORT CUresult CUDAAPI cuGraphGetRootNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
     SIM_ENTER("cuGraphGetRootNodes");
     const sim_graph *found = sim_graph_of(graph);
@@ -272,20 +267,17 @@ static CUresult list_edges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CU
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count);
-CUresult CUDAAPI cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count)
+SIM_EXPORT CUresult CUDAAPI cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count)
 {
     return list_edges(graph, from, to, NULL, count);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data, size_t *count);
-CUresult CUDAAPI cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data, size_t *count)
+SIM_EXPORT CUresult CUDAAPI cuGraphGetEdges_v2(CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *data, size_t *count)
 {
     return list_edges(graph, from, to, data, count);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type);
-CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
+SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
 {
     SIM_ENTER("cuGraphNodeGetType");
     const sim_graph *graph = sim_handle_get(SIM_GRAPH_NODE, SIM_NUMBER(node));

@@ -216,8 +216,7 @@ void sim_exec_reset(void)
 
 /* ---- entry points ------------------------------------------------------------------------------------------------------------- */
 
-SIM_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+SIM_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
     SIM_ENTER("cuGraphInstantiateWithFlags");
     SIM_RETURN(instantiate(exec, graph, flags));
@@ -236,14 +235,12 @@ static CUresult instantiate_with_log(CUgraphExec *exec, CUgraph graph, CUgraphNo
     SIM_RETURN(instantiate(exec, graph, 0));
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes);
-CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes)
+SIM_EXPORT CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes)
 {
     return instantiate_with_log(exec, graph, error_node, log, log_bytes);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes);
-CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes)
+SIM_EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes)
 {
     return instantiate_with_log(exec, graph, error_node, log, log_bytes);
 }
@@ -295,8 +292,7 @@ SIM_BOTH_STREAMS(cuGraphInstantiateWithParams, (CUgraphExec * exec, CUgraph grap
 SIM_BOTH_STREAMS(cuGraphUpload, (CUgraphExec exec, CUstream stream), upload_graph, exec, stream)
 SIM_BOTH_STREAMS(cuGraphLaunch, (CUgraphExec exec, CUstream stream), launch_graph, exec, stream)
 
-SIM_EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec);
-CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec)
+SIM_EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec)
 {
     SIM_ENTER("cuGraphExecDestroy");
     sim_exec *found = sim_handle_get(SIM_GRAPH_EXEC, SIM_NUMBER(exec));
@@ -305,8 +301,7 @@ CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec)
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags);
-CUresult CUDAAPI cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags)
+SIM_EXPORT CUresult CUDAAPI cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags)
 {
     SIM_ENTER("cuGraphExecGetFlags");
     const sim_exec *found = sim_handle_get(SIM_GRAPH_EXEC, SIM_NUMBER(exec));

@@ -116,8 +116,7 @@ static CUresult open_memory(CUdeviceptr *address, const CUipcMemHandle *handle, 
 /* ---- entry points ------------------------------------------------------------------------------------------------------------- */
 
 /* An address inside the allocation gives the handle of its base, as drivers do; VMM and pool memory have none. */
-SIM_EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address);
-CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
+SIM_EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
     SIM_ENTER("cuIpcGetMemHandle");
     (void)SIM_NEED_CONTEXT();
@@ -128,24 +127,21 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags);
-CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags)
+SIM_EXPORT CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags)
 {
     SIM_ENTER("cuIpcOpenMemHandle");
     (void)SIM_NEED_CONTEXT();
     SIM_RETURN(open_memory(address, &handle, flags));
 }
 
-SIM_EXPORT CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags);
-CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags)
+SIM_EXPORT CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned flags)
 {
     SIM_ENTER("cuIpcOpenMemHandle_v2");
     (void)SIM_NEED_CONTEXT();
     SIM_RETURN(open_memory(address, &handle, flags));
 }
 
-SIM_EXPORT CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address);
-CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
+SIM_EXPORT CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
 {
     SIM_ENTER("cuIpcCloseMemHandle");
     (void)SIM_NEED_CONTEXT();
@@ -165,8 +161,7 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
     SIM_RETURN(CUDA_ERROR_INVALID_VALUE);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event);
-CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
+SIM_EXPORT CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
 {
     const unsigned needed = CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING;
     SIM_ENTER("cuIpcGetEventHandle");
@@ -179,8 +174,7 @@ CUresult CUDAAPI cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event)
 }
 
 /* Another process's event says nothing that this process's device could wait for. */
-SIM_EXPORT CUresult CUDAAPI cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle);
-CUresult CUDAAPI cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
+SIM_EXPORT CUresult CUDAAPI cuIpcOpenEventHandle(CUevent *event, CUipcEventHandle handle)
 {
     SIM_ENTER("cuIpcOpenEventHandle");
     (void)SIM_NEED_CONTEXT();

@@ -34,8 +34,7 @@ SIM_BOTH_STREAMS(cuMemAllocFromPoolAsync, (CUdeviceptr * address, size_t bytes, 
                  address, bytes, pool, stream)
 SIM_BOTH_STREAMS(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), free_async, address, stream)
 
-SIM_EXPORT CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props);
-CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
+SIM_EXPORT CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props)
 {
     SIM_ENTER("cuMemPoolCreate");
     SIM_NEED_FEATURE(SIMCUDA_FEATURE_ASYNC_POOLS);
@@ -51,8 +50,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *props
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool);
-CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
+SIM_EXPORT CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
 {
     SIM_ENTER("cuMemPoolDestroy");
     sim_pool *found = sim_pool_of(pool);
@@ -61,8 +59,7 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes);
-CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
+SIM_EXPORT CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t keep_bytes)
 {
     SIM_ENTER("cuMemPoolTrimTo");
     sim_pool *found = sim_pool_of(pool);
@@ -86,8 +83,7 @@ static int *switch_of(sim_pool *pool, CUmemPool_attribute attribute)
     }
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
-CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+SIM_EXPORT CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
     SIM_ENTER("cuMemPoolSetAttribute");
     sim_pool *found = sim_pool_of(pool);
@@ -115,8 +111,7 @@ CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute at
     }
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value);
-CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
+SIM_EXPORT CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void *value)
 {
     SIM_ENTER("cuMemPoolGetAttribute");
     sim_pool *found = sim_pool_of(pool);
@@ -164,8 +159,7 @@ static bool valid_access(const sim_pool *pool, const CUmemAccessDesc *access)
     return sim.features[SIMCUDA_FEATURE_PEER] || access->flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count);
-CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count)
+SIM_EXPORT CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count)
 {
     SIM_ENTER("cuMemPoolSetAccess");
     sim_pool *found = sim_pool_of(pool);
@@ -180,8 +174,7 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *ac
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location);
-CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location)
+SIM_EXPORT CUresult CUDAAPI cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool pool, CUmemLocation *location)
 {
     SIM_ENTER("cuMemPoolGetAccess");
     const sim_pool *found = sim_pool_of(pool);
@@ -205,8 +198,7 @@ static CUresult show_pool(CUmemoryPool *result, sim_pool *pool)
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
-CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+SIM_EXPORT CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
 {
     SIM_ENTER("cuDeviceGetDefaultMemPool");
     SIM_NEED_FEATURE(SIMCUDA_FEATURE_ASYNC_POOLS);
@@ -215,8 +207,7 @@ CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
     SIM_RETURN(show_pool(pool, sim_pool_default(device)));
 }
 
-SIM_EXPORT CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
-CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+SIM_EXPORT CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
 {
     SIM_ENTER("cuDeviceGetMemPool");
     SIM_NEED_FEATURE(SIMCUDA_FEATURE_ASYNC_POOLS);
@@ -225,8 +216,7 @@ CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
     SIM_RETURN(show_pool(pool, sim_pool_current(device)));
 }
 
-SIM_EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
-CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+SIM_EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 {
     SIM_ENTER("cuDeviceSetMemPool");
     SIM_NEED_FEATURE(SIMCUDA_FEATURE_ASYNC_POOLS);

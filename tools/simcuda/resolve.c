@@ -92,24 +92,20 @@ static CUresult look_up(const char *name, void **function, int version, cuuint64
 }
 
 /* The form of CUDA 11.3, which has no status. */
-SIM_EXPORT CUresult CUDAAPI cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags);
-CUresult CUDAAPI cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags)
+SIM_EXPORT CUresult CUDAAPI cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags)
 {
     SIM_ENTER_UNINITIALISED("cuGetProcAddress");
     SIM_RETURN(look_up(name, function, version, flags, NULL));
 }
 
 SIM_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags,
-                                                CUdriverProcAddressQueryResult *status);
-CUresult CUDAAPI cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags,
                                      CUdriverProcAddressQueryResult *status)
 {
     SIM_ENTER_UNINITIALISED("cuGetProcAddress_v2");
     SIM_RETURN(look_up(name, function, version, flags, status));
 }
 
-SIM_EXPORT CUresult CUDAAPI cuDriverGetVersion(int *version);
-CUresult CUDAAPI cuDriverGetVersion(int *version)
+SIM_EXPORT CUresult CUDAAPI cuDriverGetVersion(int *version)
 {
     SIM_ENTER_UNINITIALISED("cuDriverGetVersion");
     SIM_REFUSE_IF(version == NULL, CUDA_ERROR_INVALID_VALUE);
@@ -156,8 +152,7 @@ static const char *error_text(CUresult code)
     }
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGetErrorName(CUresult code, const char **name);
-CUresult CUDAAPI cuGetErrorName(CUresult code, const char **name)
+SIM_EXPORT CUresult CUDAAPI cuGetErrorName(CUresult code, const char **name)
 {
     SIM_ENTER_UNINITIALISED("cuGetErrorName");
     SIM_REFUSE_IF(name == NULL, CUDA_ERROR_INVALID_VALUE);
@@ -165,8 +160,7 @@ CUresult CUDAAPI cuGetErrorName(CUresult code, const char **name)
     SIM_RETURN(*name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
 }
 
-SIM_EXPORT CUresult CUDAAPI cuGetErrorString(CUresult code, const char **text);
-CUresult CUDAAPI cuGetErrorString(CUresult code, const char **text)
+SIM_EXPORT CUresult CUDAAPI cuGetErrorString(CUresult code, const char **text)
 {
     SIM_ENTER_UNINITIALISED("cuGetErrorString");
     SIM_REFUSE_IF(text == NULL, CUDA_ERROR_INVALID_VALUE);
@@ -187,8 +181,7 @@ CUresult sim_unsupported(const char *what, int *said)
 }
 
 /* For stubs, and for the simulated runtime, which finds it by name. *said: this name has been said. */
-SIM_EXPORT void simcuda_say_unsupported(const char *name, int *said);
-void simcuda_say_unsupported(const char *name, int *said)
+SIM_EXPORT void simcuda_say_unsupported(const char *name, int *said)
 {
     uint64_t start = sim_panel_enter();
     sim_unsupported(name, said);
@@ -196,8 +189,7 @@ void simcuda_say_unsupported(const char *name, int *said)
 }
 
 /* The private tables behind it are documented nowhere; a program that needs them cannot run here. */
-SIM_EXPORT CUresult CUDAAPI cuGetExportTable(const void **table, const CUuuid *id);
-CUresult CUDAAPI cuGetExportTable(const void **table, const CUuuid *id)
+SIM_EXPORT CUresult CUDAAPI cuGetExportTable(const void **table, const CUuuid *id)
 {
     static int said;
     SIM_ENTER_UNINITIALISED("cuGetExportTable");

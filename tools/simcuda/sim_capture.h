@@ -46,6 +46,11 @@ typedef struct sim_captured {
 
 extern sim_capture *sim_captures; /* the live ones */
 
+/* into NULL: a graph of the capture's own; else the program's, with the nodes that the first node comes after. */
+CUresult sim_capture_begin(sim_lane *lane, sim_graph *into, const sim_node_set *after, CUstreamCaptureMode mode);
+CUresult sim_capture_end(sim_lane *lane, CUgraph *graph);
+/* What the lane's next node depends on; both results are optional. */
+CUresult sim_capture_show(sim_lane *lane, const CUgraphNode **after, size_t *count);
 void sim_capture_invalidate(sim_capture *capture);
 
 #endif /* SIM_CAPTURE_H */
