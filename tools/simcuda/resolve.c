@@ -1,6 +1,6 @@
 /*
  * How programs find the driver's functions: cuGetProcAddress in both of its forms, over the one list sim_symbols.def; names and texts of
- * error codes; the driver's version. The tables are constant; sim.lock is held for counts and for the features that are switched off.
+ * error codes. The tables are constant; sim.lock is held for counts and for the features that are switched off.
  * Called by every program before anything else.
  */
 #include "sim.h"
@@ -8,8 +8,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-#define DRIVER_VERSION CUDA_VERSION
 
 typedef enum default_stream { ANY, LEGACY, PER_THREAD } default_stream;
 
@@ -77,7 +75,7 @@ static const symbol_entry *choose(const char *name, int version, bool per_thread
 static CUresult look_up(const char *name, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
 {
     const cuuint64_t known_flags = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-    if (name == NULL || function == NULL || (flags & ~known_flags) != 0 || version > DRIVER_VERSION) {
+    if (name == NULL || function == NULL || (flags & ~known_flags) != 0 || version > CUDA_VERSION) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     bool known;
@@ -103,14 +101,6 @@ SIM_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char *name, void **functio
 {
     SIM_ENTER_UNINITIALISED("cuGetProcAddress_v2");
     SIM_RETURN(look_up(name, function, version, flags, status));
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDriverGetVersion(int *version)
-{
-    SIM_ENTER_UNINITIALISED("cuDriverGetVersion");
-    SIM_REFUSE_IF(version == NULL, CUDA_ERROR_INVALID_VALUE);
-    *version = DRIVER_VERSION;
-    SIM_RETURN(CUDA_SUCCESS);
 }
 
 /* ---- errors ------------------------------------------------------------------------------------------------------------------ */
