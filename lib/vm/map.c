@@ -52,13 +52,12 @@ typedef enum answer { MAPPED, NOT_MAPPED, UNKNOWN } answer;
 static answer ask(const cmi_store *store, uint64_t address, CUmemGenericAllocationHandle *handle)
 {
     const cmi_driver *driver = store->driver;
+    *handle = 0;
     if (driver->MemRetainAllocationHandle == NULL)
         return UNKNOWN;
     CUresult code = driver->MemRetainAllocationHandle(handle, (void *)(uintptr_t)address);
-    if (code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_MAPPED)
-        return NOT_MAPPED;
-    if (code != CUDA_SUCCESS)
-        return UNKNOWN;
+    if (*handle == 0) /* where there is one it was retained, whatever the code */
+        return code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_MAPPED ? NOT_MAPPED : UNKNOWN;
     code = driver->MemRelease(*handle); /* the reference that asking took */
     if (code != CUDA_SUCCESS)
         cmi_log(CMI_LOG_WARNING, "device %d: a reference to a page could not be given back: cuMemRelease says %s", store->device,
@@ -205,8 +204,11 @@ static cmpool_status map_slot(cmi_store *store, cmi_range *range, uint32_t slot,
         return CMPOOL_OK;
     }
     CUmemGenericAllocationHandle handle;
-    if (ask(store, address, &handle) == MAPPED && handle == p->handle)
+    answer there = ask(store, address, &handle);
+    if (there == MAPPED && handle == p->handle)
         note_mapped(store, range, slot, number); /* for the caller to undo */
+    else if (there == UNKNOWN)
+        store->driver->MemUnmap(address, store->page_bytes); /* in case it is */
     return mapping_status("cuMemMap", code);
 }
 

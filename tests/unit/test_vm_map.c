@@ -3,6 +3,9 @@
  */
 #include "vm_fixture.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 static const simcuda_when when[] = {SIMCUDA_BEFORE, SIMCUDA_AFTER};
 
 static void a_run_takes_one_grant_and_one_unmap(void **state)
@@ -283,6 +286,51 @@ static void slots_that_cannot_be_unmapped_can_be_given_up(void **state)
     assert_int_equal(counts().lost_ranges, 1);
 } /* stop_arena sees that closing gives all of it back once the driver is well */
 
+/* ---- the caller's own mistakes ---------------------------------------------------------------------------------------------------------- */
+
+static uint32_t mapped_page;
+static void release_a_mapped_page(void) { cmi_store_release(store, &mapped_page, 1); }
+static void map_over_a_page(void) { cmi_arena_map(&arena, slot_address(3), &mapped_page, 1); }
+static void map_a_page_that_is_not_held(void) { cmi_arena_map(&arena, slot_address(9), &(uint32_t){mapped_page + 1}, 1); }
+static void map_beyond_the_range(void) { cmi_arena_map(&arena, slot_address(RANGE_SLOTS), &mapped_page, 1); }
+static void release_an_unknown_page(void) { cmi_store_release(store, &(uint32_t){CMI_NO_PAGE}, 1); }
+
+/* Validating builds stop at a mistake, so there it is made in a process of its own; others refuse it and change nothing. */
+static void assert_refused(void (*mistake)(void))
+{
+#ifdef CMI_VALIDATE
+    pid_t child = fork();
+    if (child == 0) {
+        mistake();
+        _exit(0);
+    }
+    int end;
+    assert_int_equal(waitpid(child, &end, 0), child);
+    assert_false(WIFEXITED(end) && WEXITSTATUS(end) == 0);
+#else
+    mistake();
+#endif
+    assert_int_equal(cmi_store_pages(store), 1);
+    assert_int_equal(cmi_store_mappings(store), 1);
+    assert_int_equal(sim_census(0).handles, 1);
+    assert_int_equal(sim_census(0).mappings, 1);
+    assert_null(cmi_arena_validate(&arena));
+}
+
+static void mistakes_are_refused(void **state)
+{
+    (void)state;
+    make_pages(&mapped_page, 1);
+    map_pages(3, &mapped_page, 1);
+    assert_refused(release_a_mapped_page);
+    assert_refused(map_over_a_page);
+    assert_refused(map_a_page_that_is_not_held);
+    assert_refused(map_beyond_the_range);
+    assert_refused(release_an_unknown_page);
+    unmap_pages(3, 1);
+    cmi_store_release(store, &mapped_page, 1);
+}
+
 /* ---- peers -------------------------------------------------------------------------------------------------------------------------------- */
 
 static int touch_from_neighbour(uint64_t address)
@@ -406,6 +454,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_stuck_page_is_released_when_it_can_be, start_arena, stop_arena),
         cmocka_unit_test_setup_teardown(a_range_with_stuck_slots_is_kept_until_they_go, start_arena, stop_arena),
         cmocka_unit_test_setup_teardown(slots_that_cannot_be_unmapped_can_be_given_up, start_arena, stop_arena),
+        cmocka_unit_test_setup_teardown(mistakes_are_refused, start_arena, stop_arena),
         cmocka_unit_test_setup_teardown(peers_get_access_to_every_mapping, start_device, stop_arena),
         cmocka_unit_test_setup_teardown(a_later_peer_gets_what_is_mapped_by_a_grant, start_arena, stop_arena),
         cmocka_unit_test_setup_teardown(any_single_failure_loses_nothing, start_arena, stop_arena),
