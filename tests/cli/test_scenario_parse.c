@@ -1,5 +1,5 @@
 /* The scenario language: arithmetic of sizes, replacement of $i, and the one line for each kind of fault. */
-#include "scenario.h"
+#include "../../tools/cudamempool/scenario.h"
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -45,9 +45,8 @@ bool tool_parse_count(const char *option, const char *text, uint64_t most, uint6
 /* ---- a process for each run (worker.c) ------------------------------------------------------------------------------------------ */
 
 /*
- * Run work(argument, result) in a child process, so that each run finds library and device as a fresh program does. result_bytes are shared:
- * zeroed before, the child's writing is seen after. Returns the child's exit status as work returned it, or EXIT_DEVICE with a message
- * when it died or could not be started. NULL result memory is reported the same way.
+ * Run work(argument, result) in a child process, so that each run finds library and device as a fresh program does. The result is memory
+ * that both share, zeroed before. Returns work's own exit status, or EXIT_DEVICE with a message when the child died or could not start.
  */
 int tool_run_apart(const char *what, int (*work)(void *argument, void *result), void *argument, void *result, size_t result_bytes);
 
