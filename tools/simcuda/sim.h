@@ -35,6 +35,8 @@
 
 #define SIM_EXPORT __attribute__((visibility("default")))
 #define SIM_MAX_DEVICES 64
+#define SIM_PRIORITY_LEAST 0 /* stream priorities, as devices have them */
+#define SIM_PRIORITY_GREATEST (-5)
 #define SIM_PRINTF(text, first) __attribute__((format(printf, text, first)))
 
 /* ---- calls (call.c) -------------------------------------------------------------------------------------------------------- */
@@ -170,7 +172,8 @@ struct sim_lane {
     sim_context *context;
     sim_lane *next, *previous; /* lanes of the context */
     sim_capture *capture;      /* owned by capture.c: NULL while not capturing */
-    uint64_t stream;           /* handle of its stream, for texts; 0 for default streams and inner lanes */
+    uint64_t stream;           /* handle of its stream; 0 for default streams and inner lanes */
+    uint64_t id;               /* of its stream; 0 for legacy streams and inner lanes */
     const char *name;          /* "stream", "legacy stream" ... */
 };
 
@@ -182,6 +185,8 @@ void sim_lane_close(sim_lane *lane);
 void sim_lane_wait_lane(sim_lane *lane, sim_lane *other);
 /* Later work on `lane` comes after the event's record. Nothing when it was never recorded. */
 void sim_lane_wait_event(sim_lane *lane, const sim_event *event);
+/* An action on the lane that does nothing but take part in the order (legacy stream: query and synchronise). */
+void sim_lane_barrier(sim_lane *lane);
 /* Record: the event now stands for everything enqueued so far. */
 void sim_lane_record(sim_lane *lane, sim_event *event);
 /* The device finishes the lane up to tick, with all that this needs (gates open, callbacks run without the lock). */
@@ -250,6 +255,7 @@ void sim_op_free(sim_op *op);
 
 struct sim_context {
     uint64_t handle, id;
+    uint64_t clear_count; /* resets of a primary context: what was made before is gone */
     int device;
     unsigned flags;
     bool primary;
@@ -263,14 +269,16 @@ struct sim_context {
 
 typedef struct sim_per_thread {
     sim_context *context;
-    uint64_t context_id;
+    uint64_t context_id, clear_count;
     sim_lane *lane;
 } sim_per_thread;
 
 typedef struct sim_thread {
-    uint64_t generation; /* of sim.generation; older: everything below is void */
+    uint64_t generation; /* of sim.generation; SIM_ENTER brings the record up to date */
     uint32_t number;
-    uint64_t *stack; /* handles of contexts; [depth - 1] is current */
+    struct sim_stacked {
+        uint64_t handle, id; /* handles come back, ids do not */
+    } *stack;                /* contexts; [depth - 1] is current */
     unsigned depth, room;
     bool in_callback; /* running a host function: driver calls are refused with NOT_PERMITTED */
     sim_per_thread *defaults; /* per-thread default streams, one per context */
@@ -354,8 +362,10 @@ typedef struct sim_page {
 typedef struct sim_physical {
     uint64_t handle; /* cuMemCreate's value, 0 for others and once released */
     uint64_t number; /* unique for ever; what simcuda_mapping.handle shows */
-    uint64_t bytes;
+    uint64_t bytes, charge; /* charge: what counts against the device's capacity */
     int device;      /* -1: host memory */
+    bool created;    /* by cuMemCreate */
+    bool dormant;    /* no handle left, but a mapping from which cuMemRetainAllocationHandle can bring it back */
     uint32_t handles;  /* cuMemCreate and cuMemRetainAllocationHandle */
     uint32_t mappings;
     uint32_t page_count;
@@ -432,6 +442,7 @@ typedef struct sim_state {
     pthread_cond_t changed; /* parked threads, callbacks that end */
     uint64_t generation;    /* of configure and reset */
     bool configured, initialised;
+    bool forked; /* this is a child of the process that used the driver: cuInit is refused, as real ones do */
     int device_count;
     uint64_t page_bytes;
     unsigned page_shift;
@@ -445,6 +456,8 @@ typedef struct sim_state {
     uint64_t host_ns; /* modelled */
     uint64_t next_id; /* contexts, streams, physical memory, buffers: unique for ever */
     uint64_t ceiling; /* live mappings with access per process */
+    uint64_t handles, handle_bytes; /* cuMemCreate allocations that count */
+    uint64_t accessible;            /* live mappings with access */
 } sim_state;
 extern sim_state sim;
 
@@ -476,6 +489,8 @@ void sim_capture_forget_event(sim_event *event);
 void sim_capture_forget_lane(sim_lane *lane);
 /* The context dies: its graphs' and pools' business. After it all lanes of the context are closed. */
 void sim_other_context_gone(sim_context *context);
+/* cuMemFree of memory of kind POOL: to the pool, now. */
+CUresult sim_pool_free(sim_mapping *mapping);
 /* configure and reset: forget everything. Objects in handle tables that the other half owns are freed here. */
 void sim_other_reset(void);
 /* Live graphs (census). */

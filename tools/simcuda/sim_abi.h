@@ -6,8 +6,13 @@
 
 #include "driver/driver_abi.h"
 
-/* cuCtxCreate_v4; only the size of its parts matters here, since affinity and CIG are refused. */
-typedef struct CUctxCreateParams_st CUctxCreateParams;
+/* cuCtxCreate_v3 and _v4: seen only to be refused, so what the pointers lead to stays unknown. */
 typedef struct CUexecAffinityParam_st CUexecAffinityParam;
+typedef struct CUctxCigParam_st CUctxCigParam;
+typedef struct CUctxCreateParams_st {
+    CUexecAffinityParam *execAffinityParams;
+    int numExecAffinityParams;
+    CUctxCigParam *cigParams;
+} CUctxCreateParams;
 
 #endif

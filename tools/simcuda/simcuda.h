@@ -74,6 +74,9 @@ SIMCUDA_API void simcuda_sibling_return(int device, uint64_t bytes);
 /* While on, every allocation of device memory on the device returns out of memory. */
 SIMCUDA_API void simcuda_refuse_memory(int device, int on);
 
+/* Live mappings with access that the driver allows in the process before cuMemSetAccess fails (500,000 at first). */
+SIMCUDA_API void simcuda_set_mapping_ceiling(uint64_t mappings);
+
 /* ---- failures ------------------------------------------------------------------------------------------------------------- */
 
 typedef enum simcuda_when {
