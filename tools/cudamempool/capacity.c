@@ -17,7 +17,7 @@ static int probe(search *s, uint64_t pages, bool *served)
     replay_outcome outcome;
     snprintf(stage, sizeof stage, "smallest device: size %u", ++s->tried);
     s->progress->stage = stage;
-    s->progress->drawn_permille = -1;
+    s->progress->drawn_percent = -1;
     tool_progress_draw(s->progress, 1, 1);
     int code = replay_run(s->file, s->trace, s->options, REPLAY_PROBE, pages * s->options->conf.page_bytes, s->progress, &outcome, 0);
     s->progress->stage = "";

@@ -1,4 +1,4 @@
-/* Owns the progress bar on stderr; shown only on a terminal, redrawn at most once a permille. One thread. Called during runs. */
+/* Owns the progress bar on stderr; shown only on a terminal, redrawn once a percent. One thread. Called during runs. */
 #include "tool.h"
 #include <stdio.h>
 #include <unistd.h>
@@ -7,21 +7,21 @@ enum { BAR_CELLS = 30 };
 
 void tool_progress_begin(tool_progress *progress, const char *label)
 {
-    *progress = (tool_progress){.label = label, .stage = "", .shown = isatty(STDERR_FILENO), .drawn_permille = -1};
+    *progress = (tool_progress){.label = label, .stage = "", .shown = isatty(STDERR_FILENO), .drawn_percent = -1};
 }
 
 void tool_progress_draw(void *user, size_t done, size_t total)
 {
     tool_progress *progress = user;
-    int permille = total == 0 ? 1000 : (int)((double)done * 1000.0 / (double)total);
-    if (!progress->shown || permille == progress->drawn_permille)
+    int percent = total == 0 ? 100 : (int)((double)done * 100.0 / (double)total);
+    if (!progress->shown || percent == progress->drawn_percent)
         return;
-    progress->drawn_permille = permille;
+    progress->drawn_percent = percent;
     char bar[BAR_CELLS + 1];
     for (int i = 0; i < BAR_CELLS; i++)
-        bar[i] = i * 1000 < permille * BAR_CELLS ? '#' : '.';
+        bar[i] = i * 100 < percent * BAR_CELLS ? '#' : '.';
     bar[BAR_CELLS] = '\0';
-    fprintf(stderr, "\r\033[K%s [%s] %3d%% %s", progress->label, bar, permille / 10, progress->stage);
+    fprintf(stderr, "\r\033[K%s [%s] %3d%% %s", progress->label, bar, percent, progress->stage);
     fflush(stderr);
 }
 

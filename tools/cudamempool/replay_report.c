@@ -85,12 +85,12 @@ static double gib(uint64_t bytes) { return (double)bytes / (double)(1u << 30); }
 
 void replay_table_begin(const replay_options *options)
 {
-    printf("%-26s %8s %9s %9s %6s %8s", options->device, "requests", "peak live", "peak held", "live/", "refused");
+    printf("%-26s %8s %9s %9s %6s %8s", "trace", "requests", "peak live", "peak held", "live/", "refused");
     if (options->words.simulated)
         printf(" %6s %9s %8s", "races", "calls per", "ns per");
     if (options->find_capacity)
         printf(" %9s %8s", "smallest", "device/");
-    printf("\n%-26s %8s %9s %9s %6s %8s", "trace", "", "GiB", "GiB", "held", "");
+    printf("\non %-23.23s %8s %9s %9s %6s %8s", options->device, "", "GiB", "GiB", "held", "");
     if (options->words.simulated)
         printf(" %6s %9s %8s", "", "step", "call");
     if (options->find_capacity)

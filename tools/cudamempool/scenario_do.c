@@ -65,6 +65,7 @@ static int size_now(scenario_state *r, uint64_t *bytes)
 {
     int64_t value;
     const char *wrong = scenario_evaluate(r->at->size, r->i, &value);
+    *bytes = 0;
     if (wrong != NULL || value < 0)
         return bad_script(r, wrong != NULL ? wrong : "a size below 0:", r->at->size);
     *bytes = (uint64_t)value;
@@ -74,6 +75,7 @@ static int size_now(scenario_state *r, uint64_t *bytes)
 static int stream_now(scenario_state *r, unsigned *stream)
 {
     char word[SCENARIO_NAME_ROOM];
+    *stream = 0;
     if (!scenario_substitute(r->at->stream, r->i, word, sizeof word) || strtoul(word + 1, NULL, 10) >= SCENARIO_MOST_STREAMS)
         return bad_script(r, "not a stream that scenarios have:", r->at->stream);
     *stream = (unsigned)strtoul(word + 1, NULL, 10);

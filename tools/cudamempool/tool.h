@@ -57,7 +57,7 @@ typedef struct tool_progress {
     const char *label;
     const char *stage;
     bool shown;
-    int drawn_permille;
+    int drawn_percent;
 } tool_progress;
 void tool_progress_begin(tool_progress *progress, const char *label);
 void tool_progress_draw(void *progress, size_t done, size_t total); /* fits cmi_replay_config.progress */
