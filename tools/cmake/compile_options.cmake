@@ -1,4 +1,4 @@
-# The flags of every target of this project, as the interface target cmpool_options.
+# The flags of every target of this project: warnings for the whole tree, the rest as the interface target cmpool_options.
 
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_C_STANDARD_REQUIRED ON)
@@ -6,10 +6,13 @@ set(CMAKE_C_EXTENSIONS ON)
 set(CMAKE_C_VISIBILITY_PRESET hidden)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 
+# For the tree, so that a target's own -Wno-... comes after them.
+add_compile_options(-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla)
+if(CMPOOL_WERROR)
+    add_compile_options(-Werror)
+endif()
+
 add_library(cmpool_options INTERFACE)
-target_compile_options(cmpool_options INTERFACE
-    -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla
-    $<$<BOOL:${CMPOOL_WERROR}>:-Werror>)
 target_compile_definitions(cmpool_options INTERFACE _GNU_SOURCE $<$<BOOL:${CMPOOL_VALIDATE}>:CMI_VALIDATE>)
 target_include_directories(cmpool_options INTERFACE ${CMAKE_SOURCE_DIR}/include)
 target_link_libraries(cmpool_options INTERFACE Threads::Threads ${CMAKE_DL_LIBS})

@@ -1,4 +1,4 @@
-# What `cmake --install` lays down besides the tool, which installs itself.
+# What `cmake --install` lays down besides the tool and the simulated device, which install themselves.
 include(CMakePackageConfigHelpers)
 
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/cudamempool DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
@@ -21,7 +21,3 @@ file(GLOB man_pages CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/man/*.1)
 if(man_pages)
     install(FILES ${man_pages} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 endif()
-
-# Both names of the simulated device, with their links, as the build laid them out.
-install(DIRECTORY ${CMAKE_BINARY_DIR}/simcuda/ DESTINATION ${CMAKE_INSTALL_LIBDIR}/cudamempool/simcuda
-    FILES_MATCHING PATTERN "lib*.so*")
