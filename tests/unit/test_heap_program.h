@@ -44,7 +44,7 @@ static inline void free_somehow(model *m, cmi_block_id id, unsigned owner, unsig
     }
     need what = {{0}};
     uint64_t ticket = ++m->ticket;
-    m->loose = small;
+    m->loose |= small;
     if (which == SET_MIXED) {
         what = random_need(m);
         stamp = stamps_make(&m->stamps, what);
@@ -169,6 +169,7 @@ static inline void do_slot_free(model *m, uint32_t at, cmi_block_id id)
         slab->use[slot] = entry->cached ? CMI_SLOT_CACHED : CMI_SLOT_LIVE;
         return;
     case 1:
+    case 2:
         if (!slab->uses) {
             slab->uses = cmi_meta_alloc(slab->slot_count * sizeof *slab->uses);
             for (unsigned i = 0; slab->uses && i < slab->slot_count; i++) {
@@ -263,16 +264,16 @@ static inline void do_rebin(model *m)
     if (which == SET_MIXED && stamp == CMI_HEAP_NO_STAMP) {
         stamp = stamps_make(&m->stamps, what);
     }
-    m->loose = set->small;
+    m->loose |= set->small;
     cmi_heap_rebin(&m->heap, id, to, ticket, stamp);
     model_free(m, offset, bytes, owner, what);
 }
 
 static inline void random_use(model *m, uint8_t *use)
 {
-    unsigned style = draw(m, 4);
+    uint32_t style = draw(m, 256);
     for (uint32_t i = 0; i <= m->heap.binset_count; i++) {
-        use[i] = style == 0 ? CMI_USE_BYTES : (uint8_t)draw(m, 3);
+        use[i] = style % 4 == 0 ? CMI_USE_BYTES : (uint8_t)(((style + 1) * (i + 1) * UINT32_C(2654435761) >> 16) % 3);
     }
 }
 
@@ -409,37 +410,43 @@ static inline uint64_t lowest_slot(const model *m, uint32_t set, unsigned class_
     return UINT64_MAX;
 }
 
-static inline void do_slot_alloc(model *m)
+static inline bool slot_alloc(model *m, unsigned owner, unsigned which, unsigned class_index)
 {
-    unsigned owner = draw(m, OWNERS), which = draw(m, 4) ? SET_MIXED + 1 + draw(m, STAMP_STREAMS - 1) : SET_DONE;
-    uint32_t set = set_of(m, owner, 1, which);
-    if (!set || m->live_count >= LIVES / 2) {
-        return;
-    }
-    static const uint8_t classes[] = {0, 0, 1, 3, 4, 7, 9, 12, 13, 16, 18, 21, 25, 27};
-    unsigned class_index = classes[draw(m, CMI_ARRAY_LENGTH(classes))];
+    uint32_t set = m->set[owner][1][which];
     uint64_t offset, lowest = lowest_slot(m, set, class_index), bytes = cmi_class_bytes(class_index);
     bool found = cmi_heap_slot_alloc(&m->heap, set, class_index, &offset);
     EXPECT(m, found == (lowest != UINT64_MAX) && (!found || offset == lowest), "slot is not the lowest free one");
     if (!found) {
         cmi_block_id id = slab_space(m, owner, which, cmi_class_slab_bytes(class_index));
         if (!id) {
-            return;
+            return false;
         }
         uint64_t ticket = cmi_heap_block(&m->heap, id)->ticket;
         if (!cmi_heap_make_slab(&m->heap, id, set, class_index)) {
             EXPECT(m, cmi_heap_block(&m->heap, id)->kind == CMI_BLOCK_BUSY, "block is not as it was after a failed make_slab");
             m->loose = true;
             cmi_heap_make_free(&m->heap, id, set, ticket, CMI_HEAP_NO_STAMP);
-            return;
+            return false;
         }
         if (draw(m, 8) == 0) {
-            return; /* nobody comes for it */
+            return false; /* nobody comes for it */
         }
         found = cmi_heap_slot_alloc(&m->heap, set, class_index, &offset);
         EXPECT(m, found, "fresh slab without a slot");
     }
     model_take(m, offset, bytes, owner, need_of_stream(which > SET_MIXED ? which - SET_MIXED : 0, UINT32_MAX), true);
+    return !m->fault;
+}
+
+static inline void do_slot_alloc(model *m)
+{
+    static const uint8_t classes[] = {0, 0, 1, 3, 4, 7, 9, 12, 13, 16, 18, 21, 25, 27};
+    unsigned owner = draw(m, OWNERS), which = draw(m, 4) ? SET_MIXED + 1 + draw(m, STAMP_STREAMS - 1) : SET_DONE;
+    unsigned class_index = classes[draw(m, CMI_ARRAY_LENGTH(classes))];
+    uint32_t count = 1 + draw(m, 30);
+    while (count-- && m->live_count < LIVES / 2 && set_of(m, owner, 1, which) && slot_alloc(m, owner, which, class_index)
+        && cmi_heap_reserve_records(&m->heap, 3 * CMI_HEAP_STEP_RECORDS)) {
+    }
 }
 
 /* As the pool goes through the list: some are seen done, the others stay. */
@@ -535,7 +542,9 @@ static inline const char *program_step(model *m)
         } else if (operation < 9) {
             do_alloc(m);
         } else if (operation < 17) {
-            do_free(m);
+            for (uint32_t count = 1 + draw(m, 4); count && cmi_heap_reserve_records(&m->heap, CMI_HEAP_STEP_RECORDS); count--) {
+                do_free(m);
+            }
         } else if (operation < 20) {
             do_rebin(m);
         } else if (operation < 22) {
