@@ -1,5 +1,5 @@
 /*
- * The calling thread's last-error detail, and the words of a status.
+ * The calling thread's last-error detail.
  * A thread costs one pointer of initial-exec TLS (room for more is not certain where the library is loaded late, and other TLS would
  * call the program's malloc); the record behind it is metadata memory, made at the first failure and given back when the thread ends.
  * No lock: a record belongs to its thread. Called by every room on the way out of a failure.
@@ -60,27 +60,3 @@ cmpool_status cmi_error_set(cmpool_status status, const char *call)
 }
 
 const cmpool_error *cmi_error_last(void) { return detail != NULL ? detail : &no_failure; }
-
-const char *cmi_status_name(cmpool_status status)
-{
-    switch (status) {
-#define CMPOOL_STATUS(name, number, text) \
-    case CMPOOL_##name:                   \
-        return "CMPOOL_" #name;
-#include <cudamempool/status.def>
-#undef CMPOOL_STATUS
-    }
-    return "CMPOOL_ERR_?";
-}
-
-const char *cmi_status_text(cmpool_status status)
-{
-    switch (status) {
-#define CMPOOL_STATUS(name, number, text) \
-    case CMPOOL_##name:                   \
-        return text;
-#include <cudamempool/status.def>
-#undef CMPOOL_STATUS
-    }
-    return "not a status of this library";
-}

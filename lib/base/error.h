@@ -11,8 +11,4 @@ cmpool_status cmi_error_set(cmpool_status status, const char *call);
 /* The same detail for reading; makes nothing. Never NULL; status OK when nothing has failed on this thread yet. */
 const cmpool_error *cmi_error_last(void);
 
-/* "CMPOOL_ERR_LIMIT", and the status in one sentence. Never NULL. */
-const char *cmi_status_name(cmpool_status status);
-const char *cmi_status_text(cmpool_status status);
-
 #endif

@@ -52,7 +52,7 @@ def check(source, path, findings):
                 findings.append(f"{where}: write \"room/header.h\" or <cudamempool/header.h>")
             elif not any(os.path.exists(place) for place in beside):
                 findings.append(f"{where}, which does not exist")
-            elif not os.path.exists(beside[0]) and not path.startswith("tools/simcuda/"):
+            elif not os.path.exists(beside[0]) and not path.startswith(("tools/simcuda/", "tests/simcuda/")):
                 findings.append(f"{where}, a private header of simcuda")
 
 

@@ -43,8 +43,6 @@ def main():
             foreign = FOREIGN.search(line)
             if foreign:
                 findings.append(f"{path}:{number}: speaks of {foreign.group(0)}")
-            if path.endswith((".c", ".h")) and len(line) > 140:
-                findings.append(f"{path}:{number}: longer than 140 characters")
     tree.finish(findings, len(paths))
 
 

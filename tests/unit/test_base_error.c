@@ -68,15 +68,15 @@ static void no_host_memory_is_told(void **state)
 static void statuses_have_names_and_texts(void **state)
 {
     (void)state;
-    assert_string_equal(cmi_status_name(CMPOOL_ERR_LIMIT), "CMPOOL_ERR_LIMIT");
-#define CMPOOL_STATUS(name, number, text)                                 \
-    assert_int_equal(CMPOOL_##name, number);                              \
-    assert_string_equal(cmi_status_name(CMPOOL_##name), "CMPOOL_" #name); \
-    assert_string_equal(cmi_status_text(CMPOOL_##name), text);
+    assert_string_equal(cmpool_status_name(CMPOOL_ERR_LIMIT), "CMPOOL_ERR_LIMIT");
+#define CMPOOL_STATUS(name, number, text)                                    \
+    assert_int_equal(CMPOOL_##name, number);                                 \
+    assert_string_equal(cmpool_status_name(CMPOOL_##name), "CMPOOL_" #name); \
+    assert_string_equal(cmpool_status_text(CMPOOL_##name), text);
 #include <cudamempool/status.def>
 #undef CMPOOL_STATUS
-    assert_non_null(cmi_status_name((cmpool_status)12345));
-    assert_non_null(cmi_status_text((cmpool_status)-1));
+    assert_non_null(cmpool_status_name((cmpool_status)12345));
+    assert_non_null(cmpool_status_text((cmpool_status)-1));
 }
 
 static size_t captured_log(int verbose, cmi_log_level level, const char *text, char *output, size_t bytes)
