@@ -192,6 +192,28 @@ static void an_unmap_that_keeps_failing_leaves_the_record_safe(void **state)
     cmi_store_release(store, pages, 4);
 }
 
+/* Drivers before CUDA 11 cannot say what is mapped: a page whose map failed is unmapped unasked. */
+static void a_driver_that_cannot_be_asked_keeps_nothing_mapped(void **state)
+{
+    (void)state;
+    cmi_driver old = *driver;
+    old.MemRetainAllocationHandle = NULL;
+    assert_int_equal(cmi_store_open(&store, &(cmi_store_config){.driver = &old}), CMPOOL_OK);
+    open_arena();
+    uint32_t pages[3];
+    make_pages(pages, 3);
+    for (size_t w = 0; w < CMI_ARRAY_LENGTH(when); w++) {
+        sim.fail("cuMemMap", 2, 1, CUDA_ERROR_UNKNOWN, when[w]);
+        assert_int_equal(cmi_arena_map(&arena, slot_address(0), pages, 3).status, CMPOOL_ERR_DRIVER);
+        assert_nothing_mapped();
+    }
+    map_pages(0, pages, 3);
+    unmap_pages(0, 3);
+    cmi_store_release(store, pages, 3);
+    cmi_arena_fini(&arena); /* here: the table of the old driver ends with this function */
+    assert_int_equal(cmi_store_close(store), 0);
+}
+
 /* ---- stuck slots --------------------------------------------------------------------------------------------------------------------------- */
 
 /* A map of all pages that fails and cannot be undone. */
@@ -450,6 +472,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(an_unmap_refused_once_is_made_page_by_page, start_arena, stop_arena),
         cmocka_unit_test_setup_teardown(what_cannot_be_unmapped_is_told_slot_by_slot, start_arena, stop_arena),
         cmocka_unit_test_setup_teardown(an_unmap_that_keeps_failing_leaves_the_record_safe, start_arena, stop_arena),
+        cmocka_unit_test_setup_teardown(a_driver_that_cannot_be_asked_keeps_nothing_mapped, start_device, stop_device),
         cmocka_unit_test_setup_teardown(a_stuck_slot_is_freed_by_the_next_map, start_arena, stop_arena),
         cmocka_unit_test_setup_teardown(a_stuck_page_is_released_when_it_can_be, start_arena, stop_arena),
         cmocka_unit_test_setup_teardown(a_range_with_stuck_slots_is_kept_until_they_go, start_arena, stop_arena),
