@@ -15,5 +15,5 @@ run_quietly build/demo.log cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DCMPO
 run_quietly build/demo.log cmake --build build -j "$jobs" || die "the build failed; see build/demo.log"
 
 trace=bench/traces/s02_7b_lora_ckpt.cmtrace.gz
-say "Replaying six training steps ($trace) on a simulated 24 GiB device ..."
-exec build/bin/cudamempool replay --device sim:24GiB "$@" "$trace"
+say "Replaying six training steps ($trace) on a simulated 24 GiB device, then looking for the smallest device they run on ..."
+exec build/bin/cudamempool replay --device sim:24GiB --find-capacity "$@" "$trace"
