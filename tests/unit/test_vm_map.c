@@ -131,7 +131,8 @@ static void out_of_memory_in_a_map_is_the_mapping_ceiling(void **state)
     cmi_store_release(store, pages, 4);
 }
 
-/* ---- failures of an unmap -------------------------------------------------------------------------------------------------------------- */
+/* ---- failures of an unmap --------------------------------------------------------------------------------------------------------------
+ */
 
 static void an_unmap_refused_once_is_made_page_by_page(void **state)
 {
@@ -214,7 +215,8 @@ static void a_driver_that_cannot_be_asked_keeps_nothing_mapped(void **state)
     assert_int_equal(cmi_store_close(store), 0);
 }
 
-/* ---- stuck slots --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- stuck slots
+ * --------------------------------------------------------------------------------------------------------------------------- */
 
 /* A map of all pages that fails and cannot be undone. */
 static void get_stuck(uint32_t first, const uint32_t *pages, uint32_t count)
@@ -308,7 +310,8 @@ static void slots_that_cannot_be_unmapped_can_be_given_up(void **state)
     assert_int_equal(counts().lost_ranges, 1);
 } /* stop_arena sees that closing gives all of it back once the driver is well */
 
-/* ---- the caller's own mistakes ---------------------------------------------------------------------------------------------------------- */
+/* ---- the caller's own mistakes ----------------------------------------------------------------------------------------------------------
+ */
 
 static uint32_t mapped_page;
 static void release_a_mapped_page(void) { cmi_store_release(store, &mapped_page, 1); }
@@ -353,7 +356,8 @@ static void mistakes_are_refused(void **state)
     cmi_store_release(store, &mapped_page, 1);
 }
 
-/* ---- peers -------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- peers
+ * -------------------------------------------------------------------------------------------------------------------------------- */
 
 static int touch_from_neighbour(uint64_t address)
 {
@@ -407,7 +411,8 @@ static void a_later_peer_gets_what_is_mapped_by_a_grant(void **state)
     cmi_store_release(store, pages, 3);
 }
 
-/* ---- everything at once ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- everything at once
+ * ---------------------------------------------------------------------------------------------------------------------- */
 
 /* A pool's life in small, giving up at the first failure; what it holds is given back whatever happened. */
 static void live(uint32_t *made)
