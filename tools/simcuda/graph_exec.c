@@ -130,15 +130,18 @@ static sim_lane *branch_lane(branch *at, bool first, sim_lane *stream, const sim
 
 static CUresult run_node(const sim_node *node, sim_lane *lane)
 {
-    CUresult code = CUDA_SUCCESS;
+    CUresult code;
     if (node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD || node->type == CU_GRAPH_NODE_TYPE_WAIT_EVENT) {
         sim_event *event = sim_event_of(node->event, &code);
-        if (event != NULL && node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
+        if (event == NULL) {
+            return code;
+        }
+        if (node->type == CU_GRAPH_NODE_TYPE_EVENT_RECORD) {
             sim_lane_record(lane, event);
-        } else if (event != NULL) {
+        } else {
             sim_lane_wait_event(lane, event);
         }
-        return code;
+        return CUDA_SUCCESS;
     }
     sim_op op;
     code = sim_op_copy(&op, &node->op);

@@ -4,6 +4,7 @@
  */
 #include "sim.h"
 #include "sim_inner.h"
+#include "sim_other.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -161,8 +162,10 @@ void sim_lane_close(sim_lane *lane)
 
 void sim_host_observe(const sim_clock *clock)
 {
-    if (sim_clock_join(&sim.host, clock))
+    if (sim_clock_join(&sim.host, clock)) {
         sim.host_version++;
+        sim_pool_synchronised();
+    }
 }
 
 static void join(sim_lane *lane, const sim_clock *clock)

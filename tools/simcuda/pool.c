@@ -3,7 +3,7 @@
  * write, so a use which is not ordered between them is a race; a use asked for after the free is refused. Guarded by sim.lock. Called by
  * pool_calls.c, and by cuMemFree for memory that came from here.
  */
-#include "sim_graph.h"
+#include "sim_capture.h"
 #include "sim_other.h"
 #include "sim_pool.h"
 
@@ -290,6 +290,7 @@ CUresult sim_pool_alloc(CUdeviceptr *address, size_t bytes, sim_pool *pool, sim_
     }
     if (lane->capture != NULL) {
         static int said;
+        sim_capture_invalidate(lane->capture);
         return sim_unsupported("cuMemAllocAsync in a capture", &said);
     }
     if (bytes > UINT64_MAX - BLOCK_BYTES) {
@@ -350,7 +351,11 @@ static sim_block *live_block(CUdeviceptr address)
 CUresult sim_pool_free_on(CUdeviceptr address, sim_lane *lane)
 {
     sim_block *at = live_block(address);
-    if (at == NULL || lane->capture != NULL) { /* in a capture only what the capture allocated */
+    if (lane->capture != NULL) { /* takes only what the capture allocated, which is nothing */
+        sim_capture_invalidate(lane->capture);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (at == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (lane == lane->context->legacy) {

@@ -6,9 +6,7 @@
 
 #include "sim.h"
 
-/* cuMemFree of memory that came from a pool (mapping->kind SIM_MEMORY_POOL, address its first byte): at once, as the host's own free. */
-CUresult sim_pool_free(sim_mapping *mapping);
-/* After a stream, event or context was synchronised: pools give back what is over their release threshold. */
+/* The host has observed more of what is done: pools give back what is over their release threshold. */
 void sim_pool_synchronised(void);
 
 /* Count a finding that `what` is not simulated, and say so on stderr the first time; returns CUDA_ERROR_NOT_SUPPORTED. */
