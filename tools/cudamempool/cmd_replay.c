@@ -18,7 +18,8 @@ static const char usage[] = "Usage: cudamempool replay [OPTION]... FILE...\n"
                             "Exit status: 0 everything served; 1 a refusal, a race or another finding; 2 wrong usage or unreadable input;\n"
                             "3 device or driver trouble.\n";
 
-enum { MOST_REPEATS = 1000000 };
+/* The least of a few timed runs: other programs on the machine only ever add to it. */
+enum { MOST_REPEATS = 1000000, TIMED_RUNS = 3 };
 
 /* Exit status, or -1 to go on. */
 static int read_option(tool_words *words, const tool_option *option, replay_options *options)
@@ -56,12 +57,13 @@ static int measure(const char *file, const cmi_trace *trace, const replay_option
 {
     replay_report report = {.file = file, .trace = trace, .options = options, .run = run, .ns_per_call = -1};
     int code = replay_run(file, trace, options, REPLAY_FULL, options->words.capacity_bytes, progress, run, steps);
-    if (code == EXIT_FINE && options->words.simulated) {
+    for (int i = 0; i < TIMED_RUNS && code == EXIT_FINE && options->words.simulated; i++) {
         replay_outcome timed;
         progress->stage = "timing";
         tool_progress_draw(progress, 1, 1);
         code = replay_run(file, trace, options, REPLAY_TIMED, options->words.capacity_bytes, progress, &timed, 0);
-        report.ns_per_call = timed.ns_per_call;
+        if (report.ns_per_call < 0 || timed.ns_per_call < report.ns_per_call)
+            report.ns_per_call = timed.ns_per_call;
     }
     if (code == EXIT_FINE && options->find_capacity)
         code = replay_find_capacity(file, trace, options, progress, &report.capacity_bytes);

@@ -34,6 +34,7 @@ static int run_statements(scenario_state *r, size_t from, size_t to)
         r->at = s;
         if (scenario_do(r) != 0 || scenario_check_findings(r) != 0)
             return -1;
+        r->panel->run_device(); /* a script says itself which streams have unfinished work */
         i++;
     }
     return 0;
