@@ -66,7 +66,7 @@ SIM_TEST_MORE(SIM_TEST_DECLARE)
 /* The panel under its own names, as pointers in a struct: panel.touch(...). */
 #define SIM_TEST_PANEL(X)                                                                                                   \
     X(configure) X(reset) X(set_feature) X(touch) X(gate_close) X(gate_open) X(run_device) X(clock_ns) X(sibling_take)      \
-    X(sibling_return) X(refuse_memory) X(set_mapping_ceiling) X(fail) X(fail_clear) X(failures_injected) X(park)            \
+    X(sibling_return) X(refuse_memory) X(set_mapping_ceiling) X(fail_clear) X(failures_injected) X(park)            \
     X(wait_parked) X(release_parked) X(calls) X(calls_of) X(call_at) X(counts_reset) X(cost_us) X(inside_ns)                \
     X(count_objects) X(mapping_at) X(mappings) X(findings) X(races) X(finding_text) X(findings_reset)
 
@@ -74,6 +74,7 @@ static struct {
 #define SIM_TEST_FIELD(name) __typeof__(simcuda_##name) *name;
     SIM_TEST_PANEL(SIM_TEST_FIELD)
 #undef SIM_TEST_FIELD
+    __typeof__(simcuda_fail) *plan_failure; /* cmocka has a macro fail() */
 } panel;
 
 /* dlsym gives an object pointer; POSIX says it may be used as a function's. */
@@ -104,6 +105,7 @@ static int sim_test_open(void **state)
 #define SIM_TEST_FIND(name) sim_test_find(library, "simcuda_" #name, &panel.name);
     SIM_TEST_PANEL(SIM_TEST_FIND)
 #undef SIM_TEST_FIND
+    sim_test_find(library, "simcuda_fail", &panel.plan_failure);
     return 0;
 }
 
