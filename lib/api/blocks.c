@@ -1,0 +1,176 @@
+/*
+ * Public functions on blocks: argument checks, then one call into lib/pool under the device lock. Owns nothing. Arguments are checked here and
+ * nowhere further down.
+ */
+#include "api/registry.h"
+
+/* The stream record of a handle, checked against the driver as the option asks. */
+static cmpool_status find_stream(const cmi_entry *entry, cmpool_stream handle, uint32_t *stream)
+{
+    bool check = entry->pool->options.stream_check == CMI_STREAM_CHECK_ALWAYS;
+    return cmi_stream_find(entry->device, handle, check, stream);
+}
+
+static cmpool_status allocate(cmpool_t pool, void **ptr, const cmpool_request *request)
+{
+    cmi_entry entry;
+    cmpool_status status = cmi_registry_enter(pool, &entry);
+    if (status != CMPOOL_OK) {
+        return status;
+    }
+    cmi_ask ask = {.requested = request->bytes, .bytes = cmi_round_up(request->bytes, CMI_UNIT), .owner = entry.owner,
+        .align = request->alignment > CMI_UNIT ? request->alignment : CMI_UNIT, .tag = request->tag, .handle = request->stream};
+    uint64_t address = 0;
+    if (ask.align > entry.device->page_bytes) {
+        status = CMPOOL_ERR_INVALID_ARGUMENT;
+    } else if (request->bytes) {
+        status = find_stream(&entry, request->stream, &ask.stream);
+        if (status == CMPOOL_OK) {
+            status = cmi_pool_malloc(entry.pool, &ask, &address);
+        }
+    }
+    cmi_registry_leave(&entry);
+    if (status == CMPOOL_OK) {
+        *ptr = (void *)(uintptr_t)address;
+    }
+    return status;
+}
+
+cmpool_status cmpool_malloc_ex(cmpool_t pool, void **ptr, const cmpool_request *request)
+{
+    cmpool_status status = CMPOOL_ERR_INVALID_ARGUMENT;
+    if (ptr) {
+        *ptr = NULL;
+    }
+    if (ptr && request && request->struct_size == sizeof *request && request->bytes <= CMI_MAX_BYTES && !request->flags
+        && (!request->alignment || cmi_is_power2(request->alignment))) {
+        status = allocate(pool, ptr, request);
+    }
+    return cmi_registry_finish(status, "cmpool_malloc_ex");
+}
+
+cmpool_status cmpool_malloc(cmpool_t pool, void **ptr, size_t bytes, cmpool_stream stream)
+{
+    cmpool_status status = CMPOOL_ERR_INVALID_ARGUMENT;
+    if (ptr) {
+        *ptr = NULL;
+    }
+    if (ptr && bytes <= CMI_MAX_BYTES) {
+        const cmpool_request request = {.struct_size = sizeof request, .bytes = bytes, .stream = stream};
+        status = allocate(pool, ptr, &request);
+    }
+    return cmi_registry_finish(status, "cmpool_malloc");
+}
+
+cmpool_status cmpool_free(cmpool_t pool, void *ptr, cmpool_stream stream)
+{
+    cmi_entry entry;
+    cmpool_status status = cmi_registry_enter(pool, &entry);
+    if (status == CMPOOL_OK) {
+        uint32_t number;
+        cmi_place place;
+        if (ptr) {
+            status = cmi_pool_place(entry.pool, (uint64_t)(uintptr_t)ptr, &place);
+            if (status == CMPOOL_OK) {
+                status = find_stream(&entry, stream, &number);
+            }
+            if (status == CMPOOL_OK) {
+                status = cmi_pool_free(entry.pool, (uint64_t)(uintptr_t)ptr, number, stream);
+            }
+        }
+        cmi_registry_leave(&entry);
+    }
+    return cmi_registry_finish(status, "cmpool_free");
+}
+
+cmpool_status cmpool_record_use(cmpool_t pool, void *ptr, cmpool_stream stream)
+{
+    cmi_entry entry;
+    cmpool_status status = cmi_registry_enter(pool, &entry);
+    if (status == CMPOOL_OK) {
+        uint32_t number;
+        cmi_place place;
+        status = cmi_pool_place(entry.pool, (uint64_t)(uintptr_t)ptr, &place);
+        if (status == CMPOOL_OK) {
+            status = find_stream(&entry, stream, &number);
+        }
+        if (status == CMPOOL_OK) {
+            status = cmi_pool_record_use(entry.pool, (uint64_t)(uintptr_t)ptr, number);
+        }
+        cmi_registry_leave(&entry);
+    }
+    return cmi_registry_finish(status, "cmpool_record_use");
+}
+
+cmpool_status cmpool_stream_retire(int device, cmpool_stream stream)
+{
+    cmpool_status status = cmi_registry_usable();
+    if (status == CMPOOL_OK && (device < 0 || device >= CMI_MAX_DEVICES)) {
+        status = CMPOOL_ERR_INVALID_ARGUMENT;
+    }
+    cmi_device *record = status == CMPOOL_OK ? cmi_registry_device(device) : NULL;
+    if (record) {
+        cmi_lock_acquire(&record->lock);
+        cmi_pool *pool = record->pools;
+        uint32_t number = pool ? cmi_stream_known(record, stream) : CMI_NO_STREAM;
+        if (number) {
+            pool->calls_inside++;
+            status = cmi_stream_retire(record, pool, number, stream);
+            pool->calls_inside--;
+        }
+        cmi_lock_release(&record->lock);
+    }
+    return cmi_registry_finish(status, "cmpool_stream_retire");
+}
+
+cmpool_status cmpool_usable_size(cmpool_t pool, const void *ptr, size_t *bytes)
+{
+    cmpool_status status = CMPOOL_ERR_INVALID_ARGUMENT;
+    cmi_entry entry;
+    if (bytes) {
+        *bytes = 0;
+        status = cmi_registry_enter(pool, &entry);
+    }
+    if (status == CMPOOL_OK) {
+        cmi_place place;
+        status = cmi_pool_place(entry.pool, (uint64_t)(uintptr_t)ptr, &place);
+        if (status == CMPOOL_OK) {
+            *bytes = place.bytes;
+        }
+        cmi_registry_leave(&entry);
+    }
+    return cmi_registry_finish(status, "cmpool_usable_size");
+}
+
+static cmpool_status look_in(cmi_device *device, uint64_t address, cmpool_block_info *info)
+{
+    cmpool_status status = CMPOOL_ERR_NOT_OURS;
+    cmi_lock_acquire(&device->lock);
+    for (cmi_pool *pool = device->pools; pool && status == CMPOOL_ERR_NOT_OURS; pool = pool->next) {
+        cmi_place place;
+        status = cmi_pool_place(pool, address, &place);
+        if (status == CMPOOL_OK || status == CMPOOL_ERR_INTERIOR_POINTER) {
+            *info = (cmpool_block_info){.struct_size = sizeof *info, .pool = pool->owners[place.owner].generation,
+                .device = device->ordinal, .tag = place.slab ? 0 : cmi_heap_block(&pool->heap, place.block)->tag,
+                .base = (void *)(uintptr_t)place.base, .usable_bytes = place.bytes, .requested_bytes = place.requested};
+            status = CMPOOL_OK;
+        }
+    }
+    cmi_lock_release(&device->lock);
+    return status;
+}
+
+cmpool_status cmpool_lookup(const void *ptr, cmpool_block_info *info)
+{
+    cmpool_status status = cmi_registry_usable();
+    if (status == CMPOOL_OK) {
+        status = info && info->struct_size == sizeof *info ? CMPOOL_ERR_NOT_OURS : CMPOOL_ERR_INVALID_ARGUMENT;
+    }
+    for (int i = 0; i < CMI_MAX_DEVICES && status == CMPOOL_ERR_NOT_OURS; i++) {
+        cmi_device *device = cmi_registry_device(i);
+        if (device) {
+            status = look_in(device, (uint64_t)(uintptr_t)ptr, info);
+        }
+    }
+    return cmi_registry_finish(status, "cmpool_lookup");
+}

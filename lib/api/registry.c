@@ -1,0 +1,269 @@
+/*
+ * The process tables: devices by ordinal, pools by handle. Owns both; guarded by the registry lock (making and ending) and by each device's lock
+ * (what an entry stands for); called by every public function. Device records are never freed, so a stale handle can always be looked up
+ * safely; a handle is an index and a generation, so it never names a later pool.
+ */
+#include "api/registry.h"
+
+#include <stdatomic.h>
+
+enum { CHUNK_SHIFT = 8, CHUNK = 1 << CHUNK_SHIFT, CHUNKS = 256 };
+
+typedef struct record {
+    _Atomic(cmi_device *) device; /* set once the record is used; changes only while the handle is 0 */
+    _Atomic(uint64_t) handle;     /* 0: not in use */
+    cmi_pool *pool;
+    uint32_t owner;
+} record;
+
+static cmi_lock registry_lock = CMI_LOCK_INITIALIZER(CMI_RANK_REGISTRY);
+static _Atomic(record *) chunks[CHUNKS];
+static uint32_t record_count; /* registry lock */
+static uint64_t generations;  /* registry lock */
+static _Atomic(cmi_device *) devices[CMI_MAX_DEVICES];
+static _Atomic int forked;
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void in_child(void) { atomic_store(&forked, 1); }
+static void watch_fork(void) { pthread_atfork(NULL, NULL, in_child); }
+
+cmpool_status cmi_registry_usable(void) { return atomic_load_explicit(&forked, memory_order_relaxed) ? CMPOOL_ERR_FORKED : CMPOOL_OK; }
+
+cmi_device *cmi_registry_device(int ordinal)
+{
+    return ordinal >= 0 && ordinal < CMI_MAX_DEVICES ? atomic_load_explicit(&devices[ordinal], memory_order_acquire) : NULL;
+}
+
+static record *record_at(uint32_t index)
+{
+    record *chunk = atomic_load_explicit(&chunks[index >> CHUNK_SHIFT], memory_order_acquire);
+    return chunk ? &chunk[index & (CHUNK - 1)] : NULL;
+}
+
+static record *record_of(cmpool_t handle)
+{
+    uint32_t index = (uint32_t)(handle & 0xffff);
+    return handle ? record_at(index) : NULL;
+}
+
+cmpool_status cmi_registry_enter(cmpool_t handle, cmi_entry *entry)
+{
+    if (cmi_registry_usable() != CMPOOL_OK) {
+        return CMPOOL_ERR_FORKED;
+    }
+    record *found = record_of(handle);
+    cmi_device *device = found ? atomic_load_explicit(&found->device, memory_order_acquire) : NULL;
+    if (!device) {
+        return CMPOOL_ERR_INVALID_POOL;
+    }
+    cmi_lock_acquire(&device->lock);
+    if (atomic_load_explicit(&found->handle, memory_order_relaxed) != handle || atomic_load(&found->device) != device || found->pool->dying) {
+        cmi_lock_release(&device->lock);
+        return CMPOOL_ERR_INVALID_POOL;
+    }
+    *entry = (cmi_entry){device, found->pool, found->owner};
+    found->pool->calls_inside++;
+    return CMPOOL_OK;
+}
+
+void cmi_registry_leave(const cmi_entry *entry)
+{
+    entry->pool->calls_inside--;
+    cmi_lock_release(&entry->device->lock);
+}
+
+cmpool_status cmi_registry_finish(cmpool_status status, const char *call)
+{
+    if (status == CMPOOL_OK) {
+        return status;
+    }
+    cmpool_error kept = *cmi_error_detail();
+    cmi_error_set(status, call);
+    cmpool_error *detail = cmi_error_detail();
+    if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT) {
+        *detail = kept; /* the ladder's explanation */
+        detail->status = status;
+        detail->call = call;
+    } else if (status == CMPOOL_ERR_DRIVER || status == CMPOOL_ERR_DRIVER_MISSING || status == CMPOOL_ERR_SHUTTING_DOWN
+        || status == CMPOOL_ERR_DEVICE_LOST || status == CMPOOL_ERR_CAPTURE || status == CMPOOL_ERR_OUT_OF_ADDRESSES) {
+        detail->driver_call = kept.driver_call;
+        detail->driver_code = kept.driver_code;
+    }
+    return status;
+}
+
+/* ---- making and ending (registry lock held) --------------------------------------------------------------------------------------------- */
+
+/* A record that is free: an old one, or the next. NULL: no host memory, or 65,536 pools at once. */
+static record *free_record(uint32_t *index)
+{
+    for (uint32_t i = 1; i < record_count; i++) {
+        record *old = record_at(i);
+        if (!atomic_load(&old->handle)) {
+            *index = i;
+            return old;
+        }
+    }
+    uint32_t next = record_count ? record_count : 1; /* index 0 would make a handle of 0 possible */
+    if (next >= CHUNK * CHUNKS) {
+        return NULL;
+    }
+    if (!atomic_load(&chunks[next >> CHUNK_SHIFT])) {
+        record *chunk = cmi_meta_alloc(sizeof *chunk * CHUNK);
+        if (!chunk) {
+            return NULL;
+        }
+        atomic_store_explicit(&chunks[next >> CHUNK_SHIFT], chunk, memory_order_release);
+    }
+    record_count = next + 1;
+    *index = next;
+    return record_at(next);
+}
+
+/* Device lock held too. */
+static cmpool_t publish(record *free, uint32_t index, cmi_device *device, cmi_pool *pool, uint32_t owner)
+{
+    cmpool_t handle = (cmpool_t)++generations << 16 | index;
+    free->pool = pool;
+    free->owner = owner;
+    atomic_store_explicit(&free->device, device, memory_order_release);
+    atomic_store_explicit(&free->handle, handle, memory_order_release);
+    pool->owners[owner].generation = handle;
+    return handle;
+}
+
+static cmi_device *device_record(int ordinal)
+{
+    cmi_device *device = atomic_load(&devices[ordinal]);
+    if (device) {
+        return device;
+    }
+    device = cmi_meta_alloc(sizeof *device);
+    if (device) {
+        cmi_lock_init(&device->lock, CMI_RANK_DEVICE);
+        pthread_cond_init(&device->landed, NULL);
+        device->ordinal = ordinal;
+        atomic_store_explicit(&devices[ordinal], device, memory_order_release);
+    }
+    return device;
+}
+
+static cmpool_status prepare_device(cmi_device *device, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count)
+{
+    if (!device->store) {
+        return cmi_device_open(device, ordinal, options, peers, peer_count);
+    }
+    for (unsigned i = 0; i < peer_count; i++) {
+        cmpool_status status = cmi_device_add_peer(device, peers[i]);
+        if (status != CMPOOL_OK) {
+            return status;
+        }
+    }
+    return CMPOOL_OK;
+}
+
+static cmpool_status create(cmpool_t *handle, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count)
+{
+    uint32_t index;
+    record *free = free_record(&index);
+    cmi_device *device = free ? device_record(ordinal) : NULL;
+    if (!device) {
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    cmpool_status status = prepare_device(device, ordinal, options, peers, peer_count);
+    if (status != CMPOOL_OK) {
+        return status;
+    }
+    cmi_pool *pool = NULL;
+    cmi_lock_acquire(&device->lock);
+    status = cmi_pool_create(&pool, device, options);
+    if (status == CMPOOL_OK) {
+        *handle = publish(free, index, device, pool, 0);
+    }
+    bool last = !device->pools;
+    cmi_lock_release(&device->lock);
+    if (last) {
+        cmi_device_close(device);
+    }
+    return status;
+}
+
+cmpool_status cmi_registry_create(cmpool_t *handle, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count)
+{
+    pthread_once(&fork_once, watch_fork);
+    cmi_lock_acquire(&registry_lock);
+    cmpool_status status = create(handle, ordinal, options, peers, peer_count);
+    cmi_lock_release(&registry_lock);
+    return status;
+}
+
+cmpool_status cmi_registry_create_private(cmpool_t *handle, cmpool_t parent)
+{
+    cmi_lock_acquire(&registry_lock);
+    uint32_t index;
+    record *free = free_record(&index);
+    cmi_entry entry;
+    cmpool_status status = free ? cmi_registry_enter(parent, &entry) : CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    if (status == CMPOOL_OK) {
+        uint32_t owner;
+        status = entry.owner ? CMPOOL_ERR_UNSUPPORTED : cmi_owner_add(entry.pool, &owner);
+        if (status == CMPOOL_OK) {
+            *handle = publish(free, index, entry.device, entry.pool, owner);
+        }
+        cmi_registry_leave(&entry);
+    }
+    cmi_lock_release(&registry_lock);
+    return status;
+}
+
+static bool has_private_pools(const cmi_pool *pool)
+{
+    for (uint32_t i = 1; i < pool->owner_count; i++) {
+        if (pool->owners[i].used && pool->owners[i].generation) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static cmpool_status destroy(record *found, const cmi_entry *entry)
+{
+    cmi_pool *pool = entry->pool;
+    if (pool->calls_inside > 1 || pool->owners[entry->owner].live_blocks) {
+        return CMPOOL_ERR_BUSY;
+    }
+    if (entry->owner) {
+        atomic_store(&found->handle, 0);
+        pool->owners[entry->owner].generation = 0;
+        cmi_owner_remove(pool, entry->owner);
+        return CMPOOL_OK;
+    }
+    if (has_private_pools(pool) || pool->counters.live_blocks) {
+        return CMPOOL_ERR_BUSY;
+    }
+    atomic_store(&found->handle, 0);
+    return cmi_pool_destroy(pool);
+}
+
+cmpool_status cmi_registry_destroy(cmpool_t handle)
+{
+    cmi_lock_acquire(&registry_lock);
+    cmi_entry entry;
+    cmpool_status status = cmi_registry_enter(handle, &entry);
+    if (status == CMPOOL_OK) {
+        record *found = record_of(handle);
+        status = destroy(found, &entry);
+        bool gone = !entry.owner && !atomic_load(&found->handle);
+        if (!gone) {
+            entry.pool->calls_inside--;
+        }
+        bool last = !entry.device->pools;
+        cmi_lock_release(&entry.device->lock);
+        if (last) {
+            cmpool_status closed = cmi_device_close(entry.device);
+            status = status == CMPOOL_OK ? closed : status;
+        }
+    }
+    cmi_lock_release(&registry_lock);
+    return status;
+}

@@ -1,0 +1,30 @@
+/* Handles and devices of this process: what every public function starts and ends with. */
+#ifndef CMI_API_REGISTRY_H
+#define CMI_API_REGISTRY_H
+
+#include "pool/pool.h"
+
+/* What a handle stands for, with the device lock held. */
+typedef struct cmi_entry {
+    cmi_device *device;
+    cmi_pool *pool;
+    uint32_t owner;
+} cmi_entry;
+
+/* Find a pool and lock its device; calls_inside keeps the pool from being destroyed while the lock is dropped. */
+cmpool_status cmi_registry_enter(cmpool_t handle, cmi_entry *entry);
+void cmi_registry_leave(const cmi_entry *entry);
+/* Finish a public call: on failure the thread's error detail gets status and call and keeps only the numbers that belong to it. */
+cmpool_status cmi_registry_finish(cmpool_status status, const char *call);
+
+/* FORKED in a child of the process that first used the library, else OK. Every public function asks first. */
+cmpool_status cmi_registry_usable(void);
+
+/* The device record of an ordinal, or NULL when no pool was ever made on it. */
+cmi_device *cmi_registry_device(int ordinal);
+
+cmpool_status cmi_registry_create(cmpool_t *handle, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count);
+cmpool_status cmi_registry_create_private(cmpool_t *handle, cmpool_t parent);
+cmpool_status cmi_registry_destroy(cmpool_t handle);
+
+#endif

@@ -1,0 +1,403 @@
+/*
+ * Fences: events behind freed memory. Owns the list of outstanding fences and the spare events; guarded by the device lock; called by the
+ * ladder, free and trim. Events are recorded on a stream only inside a call that names it; everything else that must be covered is covered
+ * by an event of its whole context, which needs no stream handle. An event is recorded before anything behind it becomes visible.
+ */
+#include "pool/pool.h"
+
+enum { FENCES_PER_SCOPE = 8, QUERIES_PER_POLL = 64 };
+
+static bool same_scope(const cmi_fence *fence, uint32_t stream, uint32_t context)
+{
+    return fence->stream == stream && (stream != CMI_NO_STREAM || fence->context == context);
+}
+
+/* An event for the call in progress: a spare one, or a new one (driver entered, lock not held). */
+static CUevent pop_spare(cmi_device *device, uint32_t context)
+{
+    return context == 0 && device->spare_count ? device->spare_events[--device->spare_count] : NULL;
+}
+
+static void destroy_event(cmi_device *device, CUevent event)
+{
+    cmi_call call;
+    if (cmi_device_call_begin(device, &call, 0) == CMPOOL_OK) {
+        device->driver->EventDestroy(event);
+        cmi_device_call_end(device, &call);
+    }
+}
+
+/* Spare events are few and belong to the primary context; any other is destroyed. May drop and retake the lock. */
+static void retire_event(cmi_device *device, CUevent event, uint32_t context)
+{
+    if (context == 0 && device->spare_count == device->spare_room) {
+        uint32_t room = device->spare_room ? device->spare_room * 2 : 16;
+        CUevent *grown = cmi_meta_resize(device->spare_events, device->spare_room * sizeof *grown, room * sizeof *grown);
+        if (grown) {
+            device->spare_events = grown;
+            device->spare_room = room;
+        }
+    }
+    if (context == 0 && device->spare_count < device->spare_room) {
+        device->spare_events[device->spare_count++] = event;
+    } else {
+        destroy_event(device, event);
+    }
+}
+
+/* Take fences out that are marked done and that nobody is using. */
+static void sweep(cmi_device *device)
+{
+    for (uint32_t i = 0; i < device->fence_count;) {
+        cmi_fence *fence = &device->fences[i];
+        if (!fence->done || fence->pins) {
+            i++;
+            continue;
+        }
+        CUevent event = fence->event;
+        uint32_t context = fence->context;
+        device->fence_count--;
+        for (uint32_t j = i; j < device->fence_count; j++) {
+            device->fences[j] = device->fences[j + 1];
+        }
+        retire_event(device, event, context);
+        i = 0; /* the lock may have been dropped */
+    }
+}
+
+static bool make_room(cmi_device *device)
+{
+    if (device->fence_count < device->fence_room) {
+        return true;
+    }
+    uint32_t room = device->fence_room ? device->fence_room * 2 : 32;
+    cmi_fence *grown = cmi_meta_resize(device->fences, device->fence_room * sizeof *grown, room * sizeof *grown);
+    if (!grown) {
+        return false;
+    }
+    device->fences = grown;
+    device->fence_room = room;
+    return true;
+}
+
+/* Enter a recorded event; the last but one of the same scope is given up when there are many, since the new one covers it. */
+static void publish(cmi_device *device, CUevent event, uint64_t ticket, uint32_t stream, uint32_t context)
+{
+    uint32_t count = 0, newest = 0;
+    for (uint32_t i = 0; i < device->fence_count; i++) {
+        if (same_scope(&device->fences[i], stream, context) && !device->fences[i].done) {
+            count++;
+            newest = i;
+        }
+    }
+    if (count >= FENCES_PER_SCOPE) {
+        device->fences[newest].done = true; /* in the sense of "no longer needed" */
+    }
+    device->fences[device->fence_count++] = (cmi_fence){.event = event, .ticket = ticket, .stream = stream, .context = context};
+    if (stream != CMI_NO_STREAM) {
+        device->streams[stream].covered = cmi_max_u64(device->streams[stream].covered, ticket);
+    } else {
+        device->contexts[context].covered = cmi_max_u64(device->contexts[context].covered, ticket);
+    }
+}
+
+/* Record one event on a stream (handle) or, with stream CMI_NO_STREAM, on a whole context. */
+static cmpool_status record(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle, uint32_t context)
+{
+    if (!make_room(device)) {
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    uint64_t ticket = device->ticket++;
+    if (stream != CMI_NO_STREAM) {
+        device->streams[stream].open_frees = 0;
+        device->streams[stream].open_bytes = 0;
+    }
+    CUevent event = pop_spare(device, context);
+    CUcontext owner = device->contexts[context].handle;
+    cmi_call call;
+    cmpool_status status = cmi_device_call_begin(device, &call, context);
+    if (status != CMPOOL_OK) {
+        if (event) {
+            retire_event(device, event, context);
+        }
+        return status;
+    }
+    const cmi_driver *driver = device->driver;
+    CUresult code = CUDA_SUCCESS;
+    if (stream != CMI_NO_STREAM) {
+        CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+        code = driver->StreamIsCapturing(handle, &capture);
+        if (code == CUDA_SUCCESS && capture != CU_STREAM_CAPTURE_STATUS_NONE) {
+            code = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; /* recording would become a node of the program's graph */
+        }
+    }
+    if (code == CUDA_SUCCESS && !event) {
+        code = driver->EventCreate(&event, CU_EVENT_DISABLE_TIMING);
+        if (code != CUDA_SUCCESS) {
+            event = NULL;
+        }
+    }
+    if (code == CUDA_SUCCESS) {
+        code = stream != CMI_NO_STREAM ? driver->EventRecord(event, handle) : driver->CtxRecordEvent(owner, event);
+    }
+    cmi_device_call_end(device, &call);
+    status = cmi_driver_status(stream != CMI_NO_STREAM ? "cuEventRecord" : "cuCtxRecordEvent", code);
+    if (status == CMPOOL_OK && make_room(device)) {
+        pool->counters.events_recorded++;
+        publish(device, event, ticket, stream, context);
+        sweep(device);
+        return CMPOOL_OK;
+    }
+    if (event) {
+        retire_event(device, event, context);
+    }
+    return status == CMPOOL_OK ? CMPOOL_ERR_OUT_OF_HOST_MEMORY : status;
+}
+
+cmpool_status cmi_fence_stream(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle)
+{
+    return record(device, pool, stream, handle, device->streams[stream].context);
+}
+
+cmpool_status cmi_fence_contexts(cmi_device *device, cmi_pool *pool)
+{
+    if (!device->driver->CtxRecordEvent || !device->driver->CtxWaitEvent) {
+        return CMPOOL_ERR_UNSUPPORTED;
+    }
+    for (uint32_t i = 0; i < device->context_count; i++) {
+        cmpool_status status = record(device, pool, CMI_NO_STREAM, NULL, i);
+        if (status != CMPOOL_OK) {
+            return status;
+        }
+    }
+    return CMPOOL_OK;
+}
+
+/* (stream or context) is seen done up to ticket: note it, and every fence that says no more than that is done too. */
+static void note_done(cmi_device *device, uint32_t stream, uint32_t context, uint64_t ticket)
+{
+    uint64_t *done = stream != CMI_NO_STREAM ? &device->streams[stream].done : &device->contexts[context].done;
+    if (*done < ticket) {
+        *done = ticket;
+        device->done_changes++;
+    }
+    for (uint32_t i = 0; i < device->fence_count; i++) {
+        cmi_fence *fence = &device->fences[i];
+        bool within = stream != CMI_NO_STREAM ? fence->stream == stream : fence->context == context;
+        if (within && fence->ticket <= ticket) {
+            fence->done = true;
+        }
+    }
+}
+
+typedef struct query {
+    CUevent event;
+    uint64_t ticket;
+    uint32_t stream, context;
+    bool asked, ready;
+} query;
+
+static void unpin(cmi_device *device, CUevent event)
+{
+    for (uint32_t i = 0; i < device->fence_count; i++) {
+        if (device->fences[i].event == event) {
+            device->fences[i].pins--;
+            return;
+        }
+    }
+}
+
+cmpool_status cmi_fence_poll(cmi_device *device, cmi_pool *pool)
+{
+    query queries[QUERIES_PER_POLL];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < device->fence_count && count < QUERIES_PER_POLL; i++) {
+        cmi_fence *fence = &device->fences[i];
+        if (!fence->done) {
+            fence->pins++;
+            queries[count++] = (query){fence->event, fence->ticket, fence->stream, fence->context, false, false};
+        }
+    }
+    if (!count) {
+        return CMPOOL_OK;
+    }
+    cmi_call call;
+    cmpool_status status = cmi_device_call_begin(device, &call, 0);
+    if (status == CMPOOL_OK) {
+        for (uint32_t i = 0; i < count; i++) {
+            bool behind = false; /* an older event of the same scope is not ready: neither is this one */
+            for (uint32_t j = 0; j < i && !behind; j++) {
+                behind = queries[j].asked && !queries[j].ready && queries[j].stream == queries[i].stream
+                    && queries[j].context == queries[i].context;
+            }
+            if (!behind) {
+                queries[i].asked = true;
+                CUresult code = device->driver->EventQuery(queries[i].event);
+                queries[i].ready = code == CUDA_SUCCESS;
+                if (code != CUDA_SUCCESS && code != CUDA_ERROR_NOT_READY) {
+                    status = cmi_driver_status("cuEventQuery", code); /* not reusable, and worth telling */
+                }
+            }
+        }
+        cmi_device_call_end(device, &call);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        unpin(device, queries[i].event);
+        pool->counters.events_queried += queries[i].asked;
+        if (queries[i].ready) {
+            note_done(device, queries[i].stream, queries[i].context, queries[i].ticket);
+        }
+    }
+    sweep(device);
+    return status;
+}
+
+cmpool_status cmi_fence_host_wait(cmi_device *device, cmi_pool *pool)
+{
+    for (uint32_t i = 0; i < device->context_count; i++) {
+        uint64_t ticket = device->ticket++;
+        cmi_call call;
+        cmpool_status status = cmi_device_call_begin(device, &call, i);
+        if (status != CMPOOL_OK) {
+            return status;
+        }
+        CUresult code = device->driver->CtxSynchronize();
+        cmi_device_call_end(device, &call);
+        pool->counters.host_waits++;
+        if (code != CUDA_SUCCESS) {
+            return cmi_driver_status("cuCtxSynchronize", code);
+        }
+        device->contexts[i].covered = cmi_max_u64(device->contexts[i].covered, ticket);
+        note_done(device, CMI_NO_STREAM, i, ticket);
+    }
+    sweep(device);
+    return CMPOOL_OK;
+}
+
+bool cmi_fence_covers(const cmi_device *device, uint32_t stream, uint64_t ticket)
+{
+    if (stream == CMI_NO_STREAM) {
+        for (uint32_t i = 0; i < device->context_count; i++) {
+            if (device->contexts[i].covered < ticket) {
+                return false;
+            }
+        }
+        return true;
+    }
+    return ticket <= device->streams[stream].covered || ticket <= device->contexts[device->streams[stream].context].covered;
+}
+
+/* ---- waiting on the device ---------------------------------------------------------------------------------------------------------- */
+
+void cmi_waits_add(cmi_waits *waits, uint32_t stream, uint64_t ticket)
+{
+    uint64_t youngest = ticket;
+    for (uint32_t i = 0; i < waits->count; i++) {
+        if (!waits->whole && waits->entries[i].stream == stream) {
+            waits->entries[i].ticket = cmi_max_u64(waits->entries[i].ticket, ticket);
+            return;
+        }
+        youngest = cmi_max_u64(youngest, waits->entries[i].ticket);
+    }
+    if (waits->whole || stream == CMI_NO_STREAM || waits->count == CMI_STAMP_STREAMS) {
+        waits->whole = true;
+        waits->count = 1;
+        waits->entries[0] = (cmi_stamp_entry){youngest, CMI_NO_STREAM};
+        return;
+    }
+    waits->entries[waits->count++] = (cmi_stamp_entry){ticket, stream};
+}
+
+/* The outstanding fence that covers (stream, ticket) and promises least beyond it: of the stream itself, else of its context. */
+static cmi_fence *find(cmi_device *device, uint32_t stream, uint32_t context, uint64_t ticket)
+{
+    cmi_fence *best = NULL;
+    for (uint32_t i = 0; i < device->fence_count; i++) {
+        cmi_fence *fence = &device->fences[i];
+        bool fits = fence->ticket >= ticket && !fence->done
+            && (fence->stream == CMI_NO_STREAM ? fence->context == context : fence->stream == stream);
+        if (fits && (!best || (best->stream == CMI_NO_STREAM && fence->stream != CMI_NO_STREAM)
+                || (best->stream == fence->stream && fence->ticket < best->ticket))) {
+            best = fence;
+        }
+    }
+    return best;
+}
+
+static cmpool_status wait_for(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle, cmi_fence *fence)
+{
+    CUevent event = fence->event;
+    uint64_t ticket = fence->ticket;
+    uint32_t scope = fence->stream, context = fence->context;
+    fence->pins++;
+    cmi_call call;
+    cmpool_status status = cmi_device_call_begin(device, &call, device->streams[stream].context);
+    if (status == CMPOOL_OK) {
+        CUresult code = device->driver->StreamWaitEvent(handle, event, 0);
+        cmi_device_call_end(device, &call);
+        status = cmi_driver_status("cuStreamWaitEvent", code);
+        pool->counters.device_waits++;
+    }
+    unpin(device, event);
+    if (status == CMPOOL_OK && scope == CMI_NO_STREAM) {
+        cmi_stream *waiter = &device->streams[stream];
+        if (waiter->ordered_context != context) {
+            waiter->ordered = 0;
+            waiter->ordered_context = context;
+        }
+        waiter->ordered = cmi_max_u64(waiter->ordered, ticket);
+    }
+    return status;
+}
+
+cmpool_status cmi_fence_device_wait(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle, const cmi_waits *waits)
+{
+    bool covered = true;
+    for (uint32_t i = 0; i < waits->count; i++) {
+        covered = covered && cmi_fence_covers(device, waits->entries[i].stream, waits->entries[i].ticket);
+    }
+    if (!covered) {
+        cmpool_status status = cmi_fence_contexts(device, pool);
+        if (status != CMPOOL_OK) {
+            return status;
+        }
+    }
+    for (uint32_t i = 0; i < waits->count; i++) {
+        uint32_t other = waits->entries[i].stream;
+        uint64_t ticket = waits->entries[i].ticket;
+        uint32_t first = waits->whole ? 0 : device->streams[other].context;
+        uint32_t last = waits->whole ? device->context_count - 1 : first;
+        for (uint32_t context = first; context <= last; context++) {
+            bool done = waits->whole ? device->contexts[context].done >= ticket : cmi_stream_is_ordered(device, stream, other, ticket);
+            if (done) {
+                continue;
+            }
+            cmi_fence *fence = find(device, other, context, ticket);
+            if (!fence) {
+                return CMPOOL_ERR_UNSUPPORTED; /* covered by an event that another thread's sweep has just given up: the caller tries again */
+            }
+            cmpool_status status = wait_for(device, pool, stream, handle, fence);
+            if (status != CMPOOL_OK) {
+                return status;
+            }
+        }
+    }
+    sweep(device);
+    return CMPOOL_OK;
+}
+
+void cmi_fence_forget_all(cmi_device *device)
+{
+    for (uint32_t i = 0; i < device->fence_count; i++) {
+        device->fences[i].done = true;
+    }
+    sweep(device);
+    while (device->spare_count) {
+        destroy_event(device, device->spare_events[--device->spare_count]);
+    }
+    cmi_meta_free(device->fences, device->fence_room * sizeof *device->fences);
+    cmi_meta_free(device->spare_events, device->spare_room * sizeof *device->spare_events);
+    device->fences = NULL;
+    device->spare_events = NULL;
+    device->fence_count = device->fence_room = device->spare_count = device->spare_room = 0;
+}

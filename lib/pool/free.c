@@ -1,0 +1,119 @@
+/*
+ * Giving back: which streams a freed block has to wait for, and where its bytes go. Owns no data; runs under the device lock, dropped only to
+ * record an event once a batch of frees has gathered; called by api.
+ */
+#include "pool/pool.h"
+
+enum { FREES_PER_FENCE = 64 };
+static const uint64_t BYTES_PER_FENCE = UINT64_C(64) << 20;
+
+static uint32_t uses_of(const cmi_pool *pool, const cmi_place *place)
+{
+    if (place->slab) {
+        return place->slab->uses ? place->slab->uses[place->slot] : CMI_NO_STAMP;
+    }
+    return cmi_heap_block(&pool->heap, place->block)->stamp;
+}
+
+static void set_uses(cmi_pool *pool, const cmi_place *place, uint32_t stamp)
+{
+    if (place->slab) {
+        place->slab->uses[place->slot] = stamp;
+    } else {
+        cmi_heap_block(&pool->heap, place->block)->stamp = stamp;
+    }
+}
+
+/* Everything that was done to the block is ordered before `ticket` on each stream that touched it. */
+static uint32_t stamp_of_free(cmi_device *device, uint32_t uses, uint32_t first, uint32_t last, uint64_t ticket)
+{
+    if (uses == CMI_NO_STAMP && first == last) {
+        return CMI_NO_STAMP;
+    }
+    uint32_t stamp = cmi_stamp_add(device, uses, first, ticket);
+    stamp = cmi_stamp_add(device, stamp, last, ticket);
+    cmi_stamp *all = cmi_stamp_get(device, stamp);
+    for (unsigned i = 0; i < all->count; i++) {
+        all->entries[i].ticket = ticket;
+        if (!all->whole) {
+            device->streams[all->entries[i].stream].last_free = ticket;
+        }
+    }
+    return stamp;
+}
+
+static void note_free(cmi_device *device, uint32_t stream, uint64_t ticket, uint64_t bytes)
+{
+    device->streams[stream].last_free = ticket;
+    device->streams[stream].open_frees++;
+    device->streams[stream].open_bytes += bytes;
+}
+
+cmpool_status cmi_pool_free(cmi_pool *pool, uint64_t address, uint32_t stream, CUstream handle)
+{
+    cmi_device *device = pool->device;
+    cmi_heap *heap = &pool->heap;
+    cmi_place place;
+    cmpool_status status = cmi_pool_place(pool, address, &place);
+    if (status != CMPOOL_OK) {
+        return status;
+    }
+    uint32_t first_set = cmi_heap_block(heap, place.block)->binset;
+    uint32_t first = cmi_heap_binset(heap, first_set)->key;
+    unsigned small = cmi_heap_binset(heap, first_set)->small;
+    if (!cmi_pool_make_ready(pool)) {
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    uint64_t ticket = device->ticket;
+    uint32_t uses = uses_of(pool, &place);
+    if (uses != CMI_NO_STAMP) {
+        set_uses(pool, &place, CMI_NO_STAMP);
+    }
+    uint32_t stamp = stamp_of_free(device, uses, first, stream, ticket);
+    note_free(device, stream, ticket, place.bytes);
+    if (place.slab) {
+        cmi_heap_slot_free(heap, place.block, place.slot, ticket, stamp);
+    } else if (stamp == CMI_NO_STAMP) {
+        cmi_heap_make_free(heap, place.block, first_set, ticket, CMI_HEAP_NO_STAMP);
+    } else {
+        cmi_heap_make_free(heap, place.block, pool->owners[place.owner].mixed[small], ticket, stamp);
+    }
+    cmi_pool_live_changed(pool, place.owner, -(int64_t)place.bytes, -(int64_t)place.requested);
+    cmi_ring_write(&pool->ring, CMI_EVENT_FREE, address, place.bytes, stream);
+    cmi_pool_must_be_valid(pool);
+    const cmi_stream *record = &device->streams[stream];
+    if (cmi_streams_are_many(device) && (record->open_frees >= FREES_PER_FENCE || record->open_bytes >= BYTES_PER_FENCE)) {
+        (void)cmi_fence_stream(device, pool, stream, handle); /* a failure leaves the frees uncovered: a context event covers them later */
+    }
+    return CMPOOL_OK;
+}
+
+cmpool_status cmi_pool_record_use(cmi_pool *pool, uint64_t address, uint32_t stream)
+{
+    cmi_place place;
+    cmpool_status status = cmi_pool_place(pool, address, &place);
+    if (status != CMPOOL_OK) {
+        return status;
+    }
+    if (cmi_heap_binset(&pool->heap, cmi_heap_block(&pool->heap, place.block)->binset)->key == stream) {
+        pool->counters.uses_recorded++; /* the stream it was allocated for is waited for anyway */
+        return CMPOOL_OK;
+    }
+    if (place.slab && !place.slab->uses) {
+        size_t bytes = place.slab->slot_count * sizeof *place.slab->uses;
+        place.slab->uses = cmi_meta_alloc(bytes);
+        if (!place.slab->uses) {
+            return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+        }
+        for (unsigned i = 0; i < place.slab->slot_count; i++) {
+            place.slab->uses[i] = CMI_NO_STAMP;
+        }
+    }
+    if (!cmi_stamp_reserve(pool->device, 2)) {
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    set_uses(pool, &place, cmi_stamp_add(pool->device, uses_of(pool, &place), stream, 0));
+    pool->counters.uses_recorded++;
+    cmi_ring_write(&pool->ring, CMI_EVENT_USE, address, place.bytes, stream);
+    return CMPOOL_OK;
+}

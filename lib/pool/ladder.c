@@ -1,0 +1,553 @@
+/*
+ * The reclaim ladder: what happens to a request when bins and slabs have nothing for it. Each rung costs more than the one before; the bytes each
+ * gained are kept, and are the explanation when the last one fails. Owns no data but the pool's scratch; runs under the device lock, which it
+ * drops around driver calls and callbacks, searching again afterwards; called by malloc.
+ */
+#include "pool/pool.h"
+
+#include <string.h>
+
+enum { PROBE_FULL_EVERY = 256 };
+
+/* How far a search may reach. */
+typedef enum reach {
+    REACH_FINISHED, /* memory this stream may use at once */
+    REACH_PENDING,  /* also memory that other streams have to finish with: a device-side wait */
+    REACH_ANY       /* also, in place, bytes of other owners and of small pages */
+} reach;
+
+typedef struct climb {
+    cmi_pool *pool;
+    const cmi_ask *ask;
+    cmi_hand hand;
+    cmi_donor *donors;
+    uint32_t donor_room;
+    reach reach;
+    bool may_grow, use_siblings;
+    uint64_t missing; /* pages short at the last plan */
+    bool limited;     /* the pool's limit, not the device, is what stops growth */
+} climb;
+
+/* ---- what may be used ----------------------------------------------------------------------------------------------------------------- */
+
+static bool mark_usable(cmi_pool *pool, const cmi_ask *ask, reach far)
+{
+    cmi_heap *heap = &pool->heap;
+    uint32_t room = heap->binset_count + 1;
+    if (room > pool->use_room) {
+        uint8_t *grown = cmi_meta_resize(pool->use, pool->use_room, 2 * room);
+        if (!grown) {
+            return false;
+        }
+        pool->use = grown;
+        pool->use_room = 2 * room;
+    }
+    for (uint32_t i = 1; i <= heap->binset_count; i++) {
+        const cmi_binset *set = heap->binsets[i];
+        pool->use[i] = CMI_USE_NOT;
+        if (!set) {
+            continue;
+        }
+        bool finished = set->kind == CMI_BINSET_DONE || (set->kind == CMI_BINSET_STREAM && ask && set->key == ask->stream);
+        if (finished || far != REACH_FINISHED) {
+            bool in_place = far == REACH_ANY || (ask && set->owner == ask->owner && !set->small);
+            pool->use[i] = in_place ? CMI_USE_BYTES : CMI_USE_PAGES;
+        }
+    }
+    return true;
+}
+
+/* Is anything free that the stream of this request may not use at once? */
+static bool something_pending(const cmi_pool *pool, uint32_t stream)
+{
+    for (uint32_t i = 1; i <= pool->heap.binset_count; i++) {
+        const cmi_binset *set = pool->heap.binsets[i];
+        if (set && set->free_blocks && (set->kind == CMI_BINSET_MIXED || (set->kind == CMI_BINSET_STREAM && set->key != stream))) {
+            return true;
+        }
+    }
+    return pool->heap.parked_slabs.count > 0;
+}
+
+/* Every free of another stream has an event behind it. */
+static bool all_covered(const cmi_device *device, uint32_t stream)
+{
+    for (uint32_t i = 1; i < device->stream_count; i++) {
+        if (i != stream && !cmi_stream_is_done(device, i, device->streams[i].last_free)
+            && !cmi_fence_covers(device, i, device->streams[i].last_free)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- rung 2: what events show done ------------------------------------------------------------------------------------------------------ */
+
+static void promote(cmi_pool *pool, uint32_t stream)
+{
+    cmi_device *device = pool->device;
+    if (something_pending(pool, stream) && !all_covered(device, stream)) {
+        (void)cmi_fence_contexts(device, pool); /* without context events these frees wait for the host */
+    }
+    if (device->fence_count) {
+        (void)cmi_fence_poll(device, pool);
+    }
+    cmi_owner_promote(pool);
+}
+
+/* Old addresses whose work is done are unmapped in batches, once there are more of them than the budget. */
+static void keep_stale_budget(cmi_pool *pool)
+{
+    uint64_t budget = pool->reserved_pages * pool->options.stale_budget / 1000000;
+    if (pool->counters.stale_slots > budget) {
+        cmi_source_unmap_stale(pool, UINT64_MAX);
+    }
+}
+
+/* ---- donors ----------------------------------------------------------------------------------------------------------------------------- */
+
+static bool gives_before(const cmi_donor *a, const cmi_donor *b)
+{
+    bool a_edge = a->run.hole_before || a->run.hole_behind, b_edge = b->run.hole_before || b->run.hole_behind;
+    if (a_edge != b_edge) {
+        return a_edge;
+    }
+    return a->run.pages != b->run.pages ? a->run.pages < b->run.pages : a->run.offset < b->run.offset;
+}
+
+/* Sorted in place by halving gaps; the C library's qsort may call malloc. */
+static void sort_donors(cmi_donor *donors, uint32_t count)
+{
+    for (uint32_t gap = count / 2; gap > 0; gap /= 2) {
+        for (uint32_t i = gap; i < count; i++) {
+            cmi_donor moving = donors[i];
+            uint32_t j = i;
+            for (; j >= gap && gives_before(&moving, &donors[j - gap]); j -= gap) {
+                donors[j] = donors[j - gap];
+            }
+            donors[j] = moving;
+        }
+    }
+}
+
+/* Append the idle runs of one pool, at most `most` pages of them. Returns pages added; *count grows. UINT64_MAX: no host memory. */
+static uint64_t add_donors(climb *c, cmi_pool *from, uint64_t skip, uint64_t skip_bytes, uint64_t most, uint32_t *count)
+{
+    enum { BATCH = 64 };
+    uint64_t pages = 0;
+    uint32_t runs = cmi_heap_idle_runs(&from->heap, from->use, skip, skip_bytes, NULL, 0, &pages);
+    if (!runs || !most) {
+        return 0;
+    }
+    if (*count + runs > c->donor_room) {
+        uint32_t room = *count + runs + BATCH;
+        cmi_donor *grown = cmi_meta_resize(c->donors, c->donor_room * sizeof *grown, room * sizeof *grown);
+        if (!grown) {
+            return UINT64_MAX;
+        }
+        c->donors = grown;
+        c->donor_room = room;
+    }
+    cmi_idle_run *list = cmi_meta_alloc(runs * sizeof *list);
+    if (!list) {
+        return UINT64_MAX;
+    }
+    cmi_heap_idle_runs(&from->heap, from->use, skip, skip_bytes, list, runs, NULL);
+    cmi_donor *added = c->donors + *count;
+    for (uint32_t i = 0; i < runs; i++) {
+        added[i] = (cmi_donor){from, list[i]};
+    }
+    cmi_meta_free(list, runs * sizeof *list);
+    sort_donors(added, runs);
+    uint64_t sum = 0;
+    uint32_t used = 0;
+    for (; used < runs && sum < most; used++) {
+        added[used].run.pages = (uint32_t)cmi_min_u64(added[used].run.pages, most - sum);
+        sum += added[used].run.pages;
+    }
+    *count += used;
+    return sum;
+}
+
+static uint64_t add_sibling_donors(climb *c, uint32_t *count)
+{
+    uint64_t total = 0;
+    for (cmi_pool *other = c->pool->device->pools; other; other = other->next) {
+        if (other == c->pool || other->dying || !mark_usable(other, NULL, REACH_PENDING)) {
+            continue;
+        }
+        uint64_t floor = cmi_div_up(other->options.floor, other->heap.source.page_bytes);
+        uint64_t most = other->reserved_pages > floor ? other->reserved_pages - floor : 0;
+        uint64_t pages = add_donors(c, other, 0, 0, most, count);
+        total += pages == UINT64_MAX ? 0 : pages;
+    }
+    return total;
+}
+
+/* ---- growth ------------------------------------------------------------------------------------------------------------------------------- */
+
+/* New pages the slack allows: up to (1 + slack) times the peak of live bytes, this request included. */
+static uint64_t slack_pages(const cmi_pool *pool, uint64_t bytes)
+{
+    uint64_t peak = cmi_max_u64(pool->counters.peak_live_bytes, pool->counters.live_bytes + bytes);
+    uint64_t most = (peak + (uint64_t)((double)peak * (double)pool->options.slack / 1e6)) >> pool->heap.page_shift;
+    return most > pool->reserved_pages ? most - pool->reserved_pages : 0;
+}
+
+/* New pages that limit and headroom allow, as far as is known without trying. */
+static uint64_t growth_pages(climb *c)
+{
+    cmi_pool *pool = c->pool;
+    if (!c->may_grow || pool->device->full) {
+        return 0;
+    }
+    uint64_t most = UINT32_MAX;
+    c->limited = false;
+    if (pool->options.limit) {
+        uint64_t limit = pool->options.limit >> pool->heap.page_shift;
+        most = limit > pool->reserved_pages ? limit - pool->reserved_pages : 0;
+        c->limited = most < UINT32_MAX;
+    }
+    if (pool->options.headroom && most) {
+        size_t left = 0, total = 0;
+        cmi_call call;
+        if (cmi_device_call_begin(pool->device, &call, 0) == CMPOOL_OK) {
+            if (pool->device->driver->MemGetInfo(&left, &total) != CUDA_SUCCESS) {
+                left = 0;
+            }
+            cmi_device_call_end(pool->device, &call);
+        }
+        uint64_t open = left > pool->options.headroom ? (left - pool->options.headroom) >> pool->heap.page_shift : 0;
+        c->limited = c->limited && most <= open;
+        most = cmi_min_u64(most, open);
+    }
+    return most;
+}
+
+/* ---- one plan -------------------------------------------------------------------------------------------------------------------------------- */
+
+typedef enum outcome { PLAN_DONE, PLAN_AGAIN, PLAN_SHORT, PLAN_FAILED } outcome;
+
+static outcome want_addresses(climb *c, cmpool_status *status)
+{
+    cmi_pool *pool = c->pool;
+    if (cmi_source_unmap_stale(pool, UINT64_MAX)) {
+        return PLAN_AGAIN;
+    }
+    uint64_t bytes = cmi_max_u64(pool->device->total_bytes, c->ask->bytes + c->ask->align);
+    *status = cmi_source_reserve_range(pool, bytes);
+    return *status == CMPOOL_OK ? PLAN_AGAIN : PLAN_FAILED;
+}
+
+static outcome mappings_allowed(climb *c, uint64_t more, cmpool_status *status)
+{
+    cmi_device *device = c->pool->device;
+    if (cmi_store_mappings(device->store) + more <= CMI_MAPPING_CEILING) {
+        return PLAN_DONE;
+    }
+    if (cmi_source_unmap_stale(c->pool, UINT64_MAX)) {
+        return PLAN_AGAIN;
+    }
+    *status = cmi_fence_host_wait(device, c->pool);
+    if (*status == CMPOOL_OK && cmi_source_unmap_stale(c->pool, UINT64_MAX)) {
+        return PLAN_AGAIN;
+    }
+    *status = *status == CMPOOL_OK ? CMPOOL_ERR_MAPPING_CEILING : *status;
+    return PLAN_FAILED;
+}
+
+/* Create what the plan wants; the rest of the plan is made again afterwards, since the lock was dropped. */
+static outcome create(climb *c, uint64_t wanted, uint64_t slack, cmpool_status *status)
+{
+    cmi_pool *pool = c->pool;
+    uint32_t got = 0;
+    *status = cmi_source_create(pool, &c->hand, (uint32_t)wanted, &got);
+    uint64_t gained = (uint64_t)got << pool->heap.page_shift;
+    uint64_t by_slack = cmi_min_u64(gained, slack << pool->heap.page_shift);
+    pool->rung_bytes[CMPOOL_RUNG_SLACK] += by_slack;
+    pool->rung_bytes[CMPOOL_RUNG_GROW] += gained - by_slack;
+    if (*status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY) {
+        pool->device->full = true;
+        pool->device->slow_since_full = 0;
+        *status = CMPOOL_OK;
+    }
+    return *status == CMPOOL_OK ? PLAN_AGAIN : PLAN_FAILED;
+}
+
+/*
+ * Look for the window that needs the fewest pages within reach, and fill it: from the hand, with new pages within the slack, with idle pages, with
+ * new pages beyond it. SHORT: not enough pages within this reach.
+ */
+static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
+{
+    cmi_pool *pool = c->pool;
+    const cmi_ask *ask = c->ask;
+    cmi_window window;
+    if (!mark_usable(pool, ask, c->reach)) {
+        *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+        return PLAN_FAILED;
+    }
+    if (!cmi_heap_find_window(&pool->heap, pool->use, ask->bytes, ask->align, &window)) {
+        return c->reach == REACH_ANY ? PLAN_SHORT : want_addresses(c, status);
+    }
+    uint32_t donor_count = 0;
+    if (window.pages) {
+        if (c->reach == REACH_ANY) {
+            return PLAN_SHORT; /* only a hole in place is looked for */
+        }
+        outcome allowed = mappings_allowed(c, window.pages, status);
+        if (allowed != PLAN_DONE) {
+            return allowed;
+        }
+        uint64_t missing = window.pages - cmi_min_u64(window.pages, c->hand.count);
+        uint64_t growth = missing ? growth_pages(c) : 0;
+        if (missing && !mark_usable(pool, ask, c->reach)) { /* headroom may have dropped the lock: the scratch is another's now */
+            *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+            return PLAN_FAILED;
+        }
+        uint64_t slack = cmi_min_u64(cmi_min_u64(missing, growth), slack_pages(pool, ask->bytes));
+        uint64_t idle = missing ? add_donors(c, pool, window.offset, ask->bytes, missing, &donor_count) : 0;
+        if (idle != UINT64_MAX && c->use_siblings && slack + idle < missing) {
+            idle += add_sibling_donors(c, &donor_count);
+        }
+        if (idle == UINT64_MAX) {
+            *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+            return PLAN_FAILED;
+        }
+        uint64_t taken = cmi_min_u64(missing - slack, idle);
+        uint64_t beyond = missing - slack - taken;
+        if (slack + beyond > growth) {
+            c->missing = missing - cmi_min_u64(missing, idle + growth);
+            return PLAN_SHORT;
+        }
+        if (slack + beyond) {
+            return create(c, slack + beyond, slack, status);
+        }
+        pool->rung_bytes[CMPOOL_RUNG_MOVE] += taken << pool->heap.page_shift;
+    }
+    if (c->reach != REACH_FINISHED) {
+        pool->rung_bytes[CMPOOL_RUNG_PENDING] += ask->bytes;
+    }
+    *status = cmi_source_fill(pool, ask, &window, &c->hand, c->donors, donor_count, block);
+    return *status == CMPOOL_OK ? PLAN_DONE : PLAN_FAILED;
+}
+
+static outcome plan_until_settled(climb *c, reach far, bool may_grow, cmi_block_id *block, cmpool_status *status)
+{
+    c->reach = far;
+    c->may_grow = may_grow;
+    outcome made;
+    do {
+        made = plan(c, block, status);
+    } while (made == PLAN_AGAIN);
+    return made;
+}
+
+/* ---- the ladder -------------------------------------------------------------------------------------------------------------------------------- */
+
+/* The bins once more: flushed slabs and promoted memory may have joined to something that fits. */
+static cmi_block_id bins_again(cmi_pool *pool, const cmi_ask *ask)
+{
+    cmi_heap *heap = &pool->heap;
+    uint32_t own = cmi_owner_binset(pool, ask->owner, ask->stream, 0);
+    cmi_block_id id = own ? cmi_heap_best_fit(heap, own, ask->bytes, ask->align) : 0;
+    cmi_block_id done = cmi_heap_best_fit(heap, pool->owners[ask->owner].done[0], ask->bytes, ask->align);
+    if (!id || (done && cmi_heap_block(heap, done)->bytes < cmi_heap_block(heap, id)->bytes)) {
+        id = done;
+    }
+    return id ? cmi_heap_take(heap, id, cmi_round_up(cmi_heap_block(heap, id)->offset, ask->align), ask->bytes) : 0;
+}
+
+/* Thread caches are emptied before anybody is refused. There are none yet: every free slot is in its slab. */
+static void drain_caches(cmi_pool *pool) { cmi_heap_flush_slabs(&pool->heap); }
+
+/* Rungs 3 to 6 in the order the options ask for. */
+static outcome climb_middle(climb *c, cmi_block_id *block, cmpool_status *status)
+{
+    const cmi_options *options = &c->pool->options;
+    bool wait_first = options->pending == CMI_PENDING_WAIT && options->cross_stream_wait;
+    outcome made = plan_until_settled(c, REACH_FINISHED, !wait_first, block, status);
+    if (made == PLAN_SHORT && options->cross_stream_wait) {
+        made = plan_until_settled(c, REACH_PENDING, !wait_first, block, status);
+    }
+    if (made == PLAN_SHORT && wait_first) {
+        made = plan_until_settled(c, REACH_PENDING, true, block, status);
+    }
+    return made;
+}
+
+/* A request below one page fits into any hole, whoever's it is: as it lies, then with all slabs taken apart. */
+static outcome scrape(climb *c, cmi_block_id *block, cmpool_status *status)
+{
+    cmi_pool *pool = c->pool;
+    cmi_heap *heap = &pool->heap;
+    reach far = pool->options.cross_stream_wait ? REACH_ANY : REACH_FINISHED;
+    cmi_ask exact = *c->ask;
+    exact.bytes = cmi_round_up(exact.requested, CMI_UNIT);
+    exact.align = CMI_UNIT;
+    exact.small = 0;
+    if (!c->ask->small) {
+        exact.align = c->ask->align;
+    }
+    if (exact.bytes >= heap->source.page_bytes || far == REACH_FINISHED) {
+        return PLAN_SHORT;
+    }
+    const cmi_ask *asked = c->ask;
+    c->ask = &exact;
+    outcome made = plan_until_settled(c, far, false, block, status);
+    for (uint32_t i = 1; made == PLAN_SHORT && i <= heap->slab_count; i++) {
+        cmi_slab *slab = heap->slabs[i];
+        if (slab->block && (slab->free_count || slab->parked_count) && cmi_stamp_reserve(pool->device, CMI_SLAB_SLOTS)
+            && cmi_heap_dissolve_slab(heap, slab->block)) {
+            made = plan_until_settled(c, far, false, block, status);
+        }
+    }
+    c->ask = asked;
+    return made;
+}
+
+/* Rung 7: ask the program and the other pools of the device; the driver is tried again whatever it said before. */
+static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status)
+{
+    cmi_pool *pool = c->pool;
+    cmi_device *device = pool->device;
+    c->use_siblings = true;
+    device->full = false;
+    outcome made = climb_middle(c, block, status);
+    if (made != PLAN_SHORT || !pool->low_memory) {
+        return made;
+    }
+    cmpool_low_memory_fn callback = pool->low_memory;
+    void *user = pool->low_memory_user;
+    uint64_t handle = pool->owners[c->ask->owner].generation;
+    uint64_t before = pool->counters.live_bytes;
+    cmi_lock_release(&device->lock);
+    int again = callback(user, handle, c->ask->bytes);
+    cmi_lock_acquire(&device->lock);
+    if (!again) {
+        return PLAN_SHORT;
+    }
+    pool->rung_bytes[CMPOOL_RUNG_SIBLINGS] += before - cmi_min_u64(before, pool->counters.live_bytes);
+    promote(pool, c->ask->stream);
+    return climb_middle(c, block, status);
+}
+
+/* Rung 8: only where the device itself cannot be made to wait. */
+static outcome climb_host_wait(climb *c, cmi_block_id *block, cmpool_status *status)
+{
+    cmi_pool *pool = c->pool;
+    const cmi_driver *driver = pool->device->driver;
+    bool device_waits = pool->options.cross_stream_wait && driver->CtxRecordEvent && driver->CtxWaitEvent;
+    if (device_waits || !something_pending(pool, c->ask->stream)) {
+        return PLAN_SHORT;
+    }
+    *status = cmi_fence_host_wait(pool->device, pool);
+    if (*status != CMPOOL_OK) {
+        return PLAN_FAILED;
+    }
+    pool->rung_bytes[CMPOOL_RUNG_HOST_WAIT] += c->ask->bytes;
+    cmi_owner_promote(pool);
+    return climb_middle(c, block, status);
+}
+
+/* Somebody else's pages are on their way: wait for them to land rather than refuse. */
+static bool others_in_flight(cmi_device *device)
+{
+    if (!device->in_flight) {
+        return false;
+    }
+    pthread_cond_wait(&device->landed, &device->lock.mutex);
+    return true;
+}
+
+cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block)
+{
+    cmi_device *device = pool->device;
+    pool->counters.slow_path++;
+    if (pool->options.stream_check != CMI_STREAM_CHECK_OFF) {
+        cmpool_status known = cmi_stream_find(device, ask->handle, true, &ask->stream);
+        if (known != CMPOOL_OK) {
+            return known;
+        }
+    }
+    if (!cmi_owner_binset(pool, ask->owner, ask->stream, 1)) { /* makes both, so that they are there whatever happens below */
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    for (unsigned i = 0; i < CMPOOL_RUNG_COUNT; i++) {
+        pool->rung_bytes[i] = 0;
+    }
+    if (device->full && ++device->slow_since_full >= PROBE_FULL_EVERY) {
+        device->full = false; /* others may have given memory back */
+        device->slow_since_full = 0;
+    }
+    climb c = {.pool = pool, .ask = ask};
+    cmpool_status status = CMPOOL_OK;
+    outcome made = PLAN_SHORT;
+    do {
+        drain_caches(pool);
+        c.use_siblings = false;
+        *block = bins_again(pool, ask);
+        if (!*block && (cmi_streams_are_many(device) || pool->counters.stale_slots)) {
+            promote(pool, ask->stream);
+            keep_stale_budget(pool);
+            *block = bins_again(pool, ask);
+        }
+        if (*block) {
+            pool->rung_bytes[CMPOOL_RUNG_PROMOTE] += ask->bytes;
+            made = PLAN_DONE;
+            break;
+        }
+        made = climb_middle(&c, block, &status);
+        if (made == PLAN_SHORT) {
+            made = climb_others(&c, block, &status);
+        }
+        if (made == PLAN_SHORT) {
+            made = scrape(&c, block, &status);
+        }
+        if (made == PLAN_SHORT) {
+            made = climb_host_wait(&c, block, &status);
+        }
+    } while (made == PLAN_SHORT && others_in_flight(device));
+    if (made == PLAN_SHORT) {
+        status = c.limited && !device->full ? CMPOOL_ERR_LIMIT : CMPOOL_ERR_OUT_OF_DEVICE_MEMORY;
+        pool->counters.refusals++;
+        cmi_pool_explain(pool, ask, c.missing);
+        cmi_ring_write(&pool->ring, CMI_EVENT_REFUSE, 0, ask->bytes, ask->stream);
+    }
+    cmi_source_put_down(pool, &c.hand);
+    cmi_meta_free(c.donors, c.donor_room * sizeof *c.donors);
+    return status;
+}
+
+cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages)
+{
+    cmi_heap *heap = &pool->heap;
+    cmi_ask ask = {.bytes = pages << heap->page_shift, .align = heap->source.page_bytes};
+    climb c = {.pool = pool, .ask = &ask, .may_grow = true};
+    cmpool_status status = CMPOOL_OK;
+    cmi_block_id block = 0;
+    pool->device->full = false;
+    while (status == CMPOOL_OK && !block) {
+        cmi_window window;
+        if (!mark_usable(pool, NULL, REACH_FINISHED)) {
+            status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+            break;
+        }
+        memset(pool->use, CMI_USE_NOT, pool->use_room); /* holes only: what is held stays as it is */
+        if (!cmi_heap_find_window(heap, pool->use, ask.bytes, ask.align, &window)) {
+            (void)want_addresses(&c, &status);
+        } else if (c.hand.count < pages && growth_pages(&c) < pages - c.hand.count) {
+            status = pool->device->full ? CMPOOL_ERR_OUT_OF_DEVICE_MEMORY : CMPOOL_ERR_LIMIT;
+        } else if (c.hand.count < pages) {
+            (void)create(&c, pages - c.hand.count, 0, &status);
+        } else {
+            status = cmi_source_fill(pool, &ask, &window, &c.hand, NULL, 0, &block);
+        }
+    }
+    if (block) {
+        cmi_heap_make_free(heap, block, pool->owners[0].done[0], 0, CMI_HEAP_NO_STAMP);
+    }
+    cmi_source_put_down(pool, &c.hand);
+    cmi_pool_must_be_valid(pool);
+    return status;
+}

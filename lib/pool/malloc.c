@@ -1,0 +1,156 @@
+/*
+ * One request, from the fastest way to the slowest: a slot of the stream's own slabs, the bins, then the ladder. Owns no data; runs under the
+ * device lock, which only the ladder drops; called by api.
+ */
+#include "pool/pool.h"
+
+/* The better fit of two bin sets: own memory and what is free for everybody. */
+static cmi_block_id best_of_two(const cmi_heap *heap, uint32_t own, uint32_t done, uint64_t bytes, uint64_t align)
+{
+    cmi_block_id a = cmi_heap_best_fit(heap, own, bytes, align), b = cmi_heap_best_fit(heap, done, bytes, align);
+    if (!a || !b) {
+        return a ? a : b;
+    }
+    const cmi_block *one = cmi_heap_block(heap, a), *other = cmi_heap_block(heap, b);
+    bool first = one->bytes != other->bytes ? one->bytes < other->bytes : one->offset < other->offset;
+    return first ? a : b;
+}
+
+static cmi_block_id take_aligned(cmi_heap *heap, cmi_block_id id, uint64_t bytes, uint64_t align)
+{
+    return cmi_heap_take(heap, id, cmi_round_up(cmi_heap_block(heap, id)->offset, align), bytes);
+}
+
+void cmi_pool_give_back(cmi_pool *pool, cmi_block_id block, uint32_t binset)
+{
+    cmi_heap_make_free(&pool->heap, block, binset, cmi_heap_block(&pool->heap, block)->ticket, CMI_HEAP_NO_STAMP);
+}
+
+static void hand_out(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id, uint32_t binset, uint64_t *address)
+{
+    cmi_block *block = cmi_heap_block(&pool->heap, id);
+    cmi_heap_make_live(&pool->heap, id, binset, ask->requested, ask->tag, 0);
+    *address = block->offset;
+    cmi_pool_live_changed(pool, ask->owner, (int64_t)block->bytes, (int64_t)(block->bytes - block->slack));
+}
+
+static cmpool_status malloc_large(cmi_pool *pool, cmi_ask *ask, uint64_t *address)
+{
+    cmi_heap *heap = &pool->heap;
+    uint32_t own = cmi_owner_binset(pool, ask->owner, ask->stream, 0);
+    if (!own) {
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    cmi_block_id id = best_of_two(heap, own, pool->owners[ask->owner].done[0], ask->bytes, ask->align);
+    if (id) {
+        id = take_aligned(heap, id, ask->bytes, ask->align);
+    } else {
+        cmpool_status status = cmi_ladder_climb(pool, ask, &id);
+        if (status != CMPOOL_OK) {
+            return status;
+        }
+        own = cmi_owner_binset(pool, ask->owner, ask->stream, 0); /* the handle may have turned out to be another stream */
+    }
+    hand_out(pool, ask, id, own, address);
+    return CMPOOL_OK;
+}
+
+/* Cut a slab from the front of a BUSY block and give the rest back to the free space of small pages. */
+static cmpool_status slab_from(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id, uint32_t own_small, unsigned class_index)
+{
+    cmi_heap *heap = &pool->heap;
+    cmi_block *block = cmi_heap_block(heap, id);
+    const cmi_binset *set = cmi_heap_binset(heap, block->binset);
+    uint32_t rest_set = set->kind == CMI_BINSET_DONE ? pool->owners[ask->owner].done[1] : own_small;
+    uint64_t bytes = cmi_class_slab_bytes(class_index);
+    if (block->bytes > bytes) {
+        uint64_t offset = block->offset;
+        id = cmi_heap_cut(heap, id, offset, bytes);
+        cmi_pool_give_back(pool, cmi_heap_block(heap, id)->next, rest_set);
+    }
+    if (cmi_heap_make_slab(heap, id, own_small, class_index)) {
+        return CMPOOL_OK;
+    }
+    cmi_pool_give_back(pool, id, rest_set);
+    return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+}
+
+/* A whole page from the smallest free run that has one; 0 if there is none. */
+static cmi_block_id whole_page(cmi_pool *pool, uint32_t own, uint32_t done)
+{
+    uint64_t page = pool->heap.source.page_bytes;
+    cmi_block_id id = best_of_two(&pool->heap, own, done, page, page);
+    return id ? take_aligned(&pool->heap, id, page, page) : 0;
+}
+
+/* A hole too small to hold a page: better for one small block than a page of its own. */
+static cmi_block_id sub_page_hole(cmi_pool *pool, const cmi_ask *ask, uint32_t own, uint32_t done)
+{
+    cmi_heap *heap = &pool->heap;
+    uint64_t page = heap->source.page_bytes;
+    cmi_block_id id = best_of_two(heap, own, done, ask->bytes, ask->align);
+    if (!id) {
+        return 0;
+    }
+    const cmi_block *block = cmi_heap_block(heap, id);
+    bool has_page = cmi_round_up(block->offset, page) + page <= block->offset + block->bytes;
+    return has_page ? 0 : take_aligned(heap, id, ask->bytes, ask->align);
+}
+
+static cmpool_status malloc_small(cmi_pool *pool, cmi_ask *ask, uint64_t *address)
+{
+    cmi_heap *heap = &pool->heap;
+    unsigned class_index = cmi_class_of(ask->bytes);
+    uint32_t own_small = cmi_owner_binset(pool, ask->owner, ask->stream, 1);
+    uint32_t own = own_small ? cmi_owner_binset(pool, ask->owner, ask->stream, 0) : 0;
+    if (!own) {
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    uint64_t bytes = cmi_class_bytes(class_index);
+    if (!cmi_heap_slot_alloc(heap, own_small, class_index, address)) {
+        const cmi_owner *owner = &pool->owners[ask->owner];
+        cmi_block_id id = best_of_two(heap, own_small, owner->done[1], cmi_class_slab_bytes(class_index), CMI_SLAB_UNIT);
+        if (id) {
+            id = take_aligned(heap, id, cmi_class_slab_bytes(class_index), CMI_SLAB_UNIT);
+        } else if ((id = sub_page_hole(pool, ask, own, owner->done[0])) != 0) {
+            hand_out(pool, ask, id, own, address);
+            return CMPOOL_OK;
+        } else if ((id = whole_page(pool, own, owner->done[0])) == 0) {
+            cmi_ask page = *ask;
+            page.bytes = page.align = heap->source.page_bytes;
+            page.small = 1;
+            cmpool_status status = cmi_ladder_climb(pool, &page, &id);
+            if (status != CMPOOL_OK) {
+                return status;
+            }
+            ask->stream = page.stream; /* the handle may have turned out to be another stream */
+            own = cmi_owner_binset(pool, ask->owner, ask->stream, 0);
+            own_small = cmi_owner_binset(pool, ask->owner, ask->stream, 1);
+            if (cmi_heap_block(heap, id)->bytes < page.bytes) { /* no page was to be had, but a hole was */
+                hand_out(pool, ask, id, own, address);
+                return CMPOOL_OK;
+            }
+        }
+        cmpool_status status = slab_from(pool, ask, id, own_small, class_index);
+        if (status != CMPOOL_OK) {
+            return status;
+        }
+        cmi_heap_slot_alloc(heap, own_small, class_index, address);
+    }
+    cmi_pool_live_changed(pool, ask->owner, (int64_t)bytes, (int64_t)bytes);
+    return CMPOOL_OK;
+}
+
+cmpool_status cmi_pool_malloc(cmi_pool *pool, cmi_ask *ask, uint64_t *address)
+{
+    if (!cmi_pool_make_ready(pool)) {
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    bool small = ask->bytes <= CMI_SMALL_LIMIT && ask->align <= CMI_UNIT;
+    cmpool_status status = small ? malloc_small(pool, ask, address) : malloc_large(pool, ask, address);
+    if (status == CMPOOL_OK) {
+        cmi_ring_write(&pool->ring, CMI_EVENT_ALLOC, *address, ask->bytes, ask->stream);
+    }
+    cmi_pool_must_be_valid(pool);
+    return status;
+}

@@ -1,0 +1,227 @@
+/*
+ * Owners: a pool and the private pools inside it. Owns the table from (owner, stream) to bin set and the promotion of finished memory; guarded
+ * by the device lock; called by malloc, free, ladder and trim.
+ */
+#include "pool/pool.h"
+
+static void drop_binsets(cmi_pool *pool, cmi_owner *owner)
+{
+    for (unsigned small = 0; small < 2; small++) {
+        if (owner->done[small]) {
+            cmi_heap_remove_binset(&pool->heap, owner->done[small]);
+        }
+        if (owner->mixed[small]) {
+            cmi_heap_remove_binset(&pool->heap, owner->mixed[small]);
+        }
+        for (uint32_t i = 0; i < owner->of_stream_room; i++) {
+            if (owner->of_stream[small][i]) {
+                cmi_heap_remove_binset(&pool->heap, owner->of_stream[small][i]);
+            }
+        }
+        cmi_meta_free(owner->of_stream[small], owner->of_stream_room * sizeof(uint32_t));
+    }
+    *owner = (cmi_owner){0};
+}
+
+cmpool_status cmi_owner_add(cmi_pool *pool, uint32_t *number)
+{
+    uint32_t at = 0;
+    while (at < pool->owner_count && pool->owners[at].used) {
+        at++;
+    }
+    if (at == pool->owner_room) {
+        uint32_t room = pool->owner_room ? pool->owner_room * 2 : 4;
+        cmi_owner *grown = cmi_meta_resize(pool->owners, pool->owner_room * sizeof *grown, room * sizeof *grown);
+        if (!grown) {
+            return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+        }
+        pool->owners = grown;
+        pool->owner_room = room;
+    }
+    cmi_owner *owner = &pool->owners[at];
+    *owner = (cmi_owner){.used = true};
+    bool made = true;
+    for (unsigned small = 0; small < 2 && made; small++) {
+        owner->mixed[small] = cmi_heap_add_binset(&pool->heap, at, 0, CMI_BINSET_MIXED, small, small ? owner->mixed[0] : 0, 0);
+        owner->done[small] = owner->mixed[small]
+            ? cmi_heap_add_binset(&pool->heap, at, 0, CMI_BINSET_DONE, small, small ? owner->done[0] : 0, owner->mixed[small])
+            : 0;
+        made = owner->done[small] != 0;
+    }
+    if (!made) {
+        drop_binsets(pool, owner);
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    if (at == pool->owner_count) {
+        pool->owner_count++;
+    }
+    *number = at;
+    return CMPOOL_OK;
+}
+
+uint32_t cmi_owner_binset(cmi_pool *pool, uint32_t number, uint32_t stream, unsigned small)
+{
+    cmi_owner *owner = &pool->owners[number];
+    if (stream >= owner->of_stream_room) {
+        uint32_t room = owner->of_stream_room ? owner->of_stream_room : 8;
+        while (room <= stream) {
+            room *= 2;
+        }
+        for (unsigned i = 0; i < 2; i++) {
+            uint32_t *grown = cmi_meta_resize(owner->of_stream[i], owner->of_stream_room * sizeof *grown, room * sizeof *grown);
+            if (!grown) {
+                if (i == 1) { /* keep both of one length */
+                    uint32_t *back = cmi_meta_resize(owner->of_stream[0], room * sizeof *back, owner->of_stream_room * sizeof *back);
+                    owner->of_stream[0] = back ? back : owner->of_stream[0];
+                }
+                return CMI_NO_BINSET;
+            }
+            owner->of_stream[i] = grown;
+        }
+        owner->of_stream_room = room;
+    }
+    if (!owner->of_stream[small][stream]) {
+        uint32_t partner = small ? cmi_owner_binset(pool, number, stream, 0) : 0;
+        if (small && !partner) {
+            return CMI_NO_BINSET;
+        }
+        owner->of_stream[small][stream]
+            = cmi_heap_add_binset(&pool->heap, number, stream, CMI_BINSET_STREAM, small != 0, partner, owner->mixed[small]);
+    }
+    return owner->of_stream[small][stream];
+}
+
+/* Where a free block of `number` belongs when it is to be owned by the pool itself. */
+static uint32_t same_set_of_pool(cmi_pool *pool, const cmi_binset *set)
+{
+    switch (set->kind) {
+    case CMI_BINSET_DONE:
+        return pool->owners[0].done[set->small];
+    case CMI_BINSET_MIXED:
+        return pool->owners[0].mixed[set->small];
+    default:
+        return cmi_owner_binset(pool, 0, set->key, set->small);
+    }
+}
+
+void cmi_owner_remove(cmi_pool *pool, uint32_t number)
+{
+    cmi_heap *heap = &pool->heap;
+    cmi_heap_flush_slabs(heap);
+    for (uint32_t i = 0; i < heap->space_count; i++) {
+        for (cmi_block_id id = cmi_heap_first_block(heap, i); id; id = cmi_heap_block(heap, id)->next) {
+            const cmi_block *block = cmi_heap_block(heap, id);
+            if (block->kind != CMI_BLOCK_FREE || cmi_heap_binset(heap, block->binset)->owner != number) {
+                continue;
+            }
+            uint32_t to = same_set_of_pool(pool, cmi_heap_binset(heap, block->binset));
+            if (!to || !cmi_heap_reserve_records(heap, CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(pool->device, CMI_HEAP_STEP_RECORDS)) {
+                /* Without host memory for the pool's own bin set: safe for everybody once all of the device is done. */
+                continue;
+            }
+            uint32_t stamp = block->stamp;
+            id = cmi_heap_rebin(heap, id, to, block->ticket, stamp);
+        }
+    }
+    cmi_owner *owner = &pool->owners[number];
+    bool empty = true;
+    for (unsigned small = 0; small < 2; small++) {
+        empty = empty && cmi_binset_is_empty(cmi_heap_binset(heap, owner->done[small]))
+            && cmi_binset_is_empty(cmi_heap_binset(heap, owner->mixed[small]));
+        for (uint32_t i = 0; i < owner->of_stream_room; i++) {
+            empty = empty
+                && (!owner->of_stream[small][i] || cmi_binset_is_empty(cmi_heap_binset(heap, owner->of_stream[small][i])));
+        }
+    }
+    if (empty) {
+        drop_binsets(pool, owner);
+    } else {
+        owner->generation = 0; /* stays as an owner without a handle; its whole pages serve everybody */
+    }
+}
+
+/* ---- promotion ---------------------------------------------------------------------------------------------------------------------- */
+
+/* The bin set a free block belongs to by what is known now; its own if nothing changed. */
+static uint32_t settled_set(cmi_pool *pool, const cmi_block *block, uint64_t *ticket)
+{
+    const cmi_device *device = pool->device;
+    const cmi_binset *set = cmi_heap_binset(&pool->heap, block->binset);
+    *ticket = block->ticket;
+    if (set->kind == CMI_BINSET_STREAM && cmi_stream_is_done(device, set->key, block->ticket)) {
+        *ticket = 0;
+        return pool->owners[set->owner].done[set->small];
+    }
+    if (set->kind != CMI_BINSET_MIXED) {
+        return block->binset;
+    }
+    if (cmi_stamp_is_done(device, block->stamp)) {
+        *ticket = 0;
+        return pool->owners[set->owner].done[set->small];
+    }
+    const cmi_stamp *stamp = cmi_stamp_get(device, block->stamp);
+    const cmi_stamp_entry *left = NULL;
+    for (unsigned i = 0; i < stamp->count && !stamp->whole; i++) {
+        if (!cmi_stream_is_done(device, stamp->entries[i].stream, stamp->entries[i].ticket)) {
+            if (left) {
+                return block->binset;
+            }
+            left = &stamp->entries[i];
+        }
+    }
+    if (!left) {
+        return block->binset;
+    }
+    uint32_t own = cmi_owner_binset(pool, set->owner, left->stream, set->small); /* one stream is left to wait for */
+    *ticket = own ? left->ticket : block->ticket;
+    return own ? own : block->binset;
+}
+
+static void unpark(cmi_pool *pool)
+{
+    cmi_heap *heap = &pool->heap;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < heap->parked_slabs.count; i++) {
+        uint32_t number = heap->parked_slabs.ids[i];
+        cmi_slab *slab = heap->slabs[number];
+        if (slab->block && slab->parked_count && !cmi_stamp_is_done(pool->device, slab->stamp)) {
+            heap->parked_slabs.ids[kept++] = number;
+            continue;
+        }
+        if (slab->block && slab->parked_count) {
+            cmi_heap_unpark(heap, slab->block);
+        }
+        slab->listed_parked = 0;
+    }
+    heap->parked_slabs.count = kept;
+}
+
+void cmi_owner_promote(cmi_pool *pool)
+{
+    cmi_heap *heap = &pool->heap;
+    if (pool->promoted_at == pool->device->done_changes) {
+        return;
+    }
+    unpark(pool);
+    bool complete = true;
+    for (uint32_t i = 0; i < heap->space_count; i++) {
+        for (cmi_block_id id = cmi_heap_first_block(heap, i); id; id = cmi_heap_block(heap, id)->next) {
+            if (cmi_heap_block(heap, id)->kind != CMI_BLOCK_FREE) {
+                continue;
+            }
+            if (!cmi_heap_reserve_records(heap, CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(pool->device, CMI_HEAP_STEP_RECORDS)) {
+                complete = false;
+                break;
+            }
+            uint64_t ticket;
+            uint32_t to = settled_set(pool, cmi_heap_block(heap, id), &ticket);
+            if (to != cmi_heap_block(heap, id)->binset) {
+                id = cmi_heap_rebin(heap, id, to, ticket, CMI_HEAP_NO_STAMP);
+            }
+        }
+    }
+    if (complete) {
+        pool->promoted_at = pool->device->done_changes;
+    }
+    cmi_pool_must_be_valid(pool);
+}

@@ -1,0 +1,130 @@
+/*
+ * A pool's making and ending, and where an address points. Owns the pool record; guarded by the device lock; called by api.
+ */
+#include "pool/pool.h"
+
+cmpool_status cmi_pool_create(cmi_pool **out, cmi_device *device, const cmi_options *options)
+{
+    cmi_pool *pool = cmi_meta_alloc(sizeof *pool);
+    if (!pool) {
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    pool->device = device;
+    pool->options = *options;
+    cmi_heap_source source;
+    cmi_stamp_fill_source(device, &source);
+    cmi_heap_init(&pool->heap, &source);
+    cmi_arena_init(&pool->arena, device->store);
+    uint32_t first;
+    cmpool_status status = cmi_owner_add(pool, &first);
+    if (status == CMPOOL_OK) {
+        status = cmi_source_reserve_range(pool, 2 * device->total_bytes);
+    }
+    if (status != CMPOOL_OK) {
+        cmi_heap_fini(&pool->heap);
+        cmi_meta_free(pool->owners, pool->owner_room * sizeof *pool->owners);
+        cmi_meta_free(pool, sizeof *pool);
+        return status;
+    }
+    pool->next = device->pools;
+    device->pools = pool;
+    *out = pool;
+    return CMPOOL_OK;
+}
+
+cmpool_status cmi_pool_destroy(cmi_pool *pool)
+{
+    cmi_device *device = pool->device;
+    pool->dying = true;
+    uint64_t released = 0;
+    cmpool_status status = cmi_trim_pool(pool, 0, true, &released);
+    if (pool->reserved_pages || cmi_source_stale_slots(pool)) {
+        status = status == CMPOOL_OK ? CMPOOL_ERR_DRIVER : status;
+        cmi_trim_abandon(pool);
+    }
+    cmi_call call;
+    if (cmi_device_call_begin(device, &call, 0) == CMPOOL_OK) {
+        cmi_arena_fini(&pool->arena);
+        cmi_device_call_end(device, &call);
+    } else {
+        cmi_lock_release(&device->lock);
+        cmi_arena_fini(&pool->arena); /* frees the records; the driver will refuse, which is counted */
+        cmi_lock_acquire(&device->lock);
+    }
+    for (cmi_pool **link = &device->pools; *link; link = &(*link)->next) {
+        if (*link == pool) {
+            *link = pool->next;
+            break;
+        }
+    }
+    for (uint32_t i = 0; i < pool->owner_count; i++) {
+        for (unsigned small = 0; small < 2; small++) {
+            cmi_meta_free(pool->owners[i].of_stream[small], pool->owners[i].of_stream_room * sizeof(uint32_t));
+        }
+    }
+    cmi_heap_fini(&pool->heap);
+    cmi_ring_close(&pool->ring);
+    cmi_meta_free(pool->owners, pool->owner_room * sizeof *pool->owners);
+    cmi_meta_free(pool->use, pool->use_room);
+    cmi_meta_free(pool, sizeof *pool);
+    return status;
+}
+
+cmpool_status cmi_pool_hold(cmi_pool *pool, uint64_t pages)
+{
+    return pages > pool->reserved_pages ? cmi_ladder_hold(pool, pages - pool->reserved_pages) : CMPOOL_OK;
+}
+
+bool cmi_pool_make_ready(cmi_pool *pool)
+{
+    return cmi_heap_reserve_records(&pool->heap, 2 * CMI_HEAP_STEP_RECORDS) && cmi_stamp_reserve(pool->device, 2 * CMI_HEAP_STEP_RECORDS);
+}
+
+cmpool_status cmi_pool_place(const cmi_pool *pool, uint64_t address, cmi_place *place)
+{
+    const cmi_heap *heap = &pool->heap;
+    cmi_block_id id = cmi_heap_find(heap, address);
+    if (!id) {
+        return CMPOOL_ERR_NOT_OURS;
+    }
+    const cmi_block *block = cmi_heap_block(heap, id);
+    *place = (cmi_place){.block = id, .base = block->offset, .bytes = block->bytes, .requested = block->bytes - block->slack};
+    if (block->kind == CMI_BLOCK_LIVE) {
+        place->owner = cmi_heap_binset(heap, block->binset)->owner;
+        return address == block->offset ? CMPOOL_OK : CMPOOL_ERR_INTERIOR_POINTER;
+    }
+    if (block->kind != CMI_BLOCK_SLAB) {
+        return CMPOOL_ERR_ALREADY_FREED;
+    }
+    bool exact;
+    place->slab = cmi_heap_slot_of(heap, id, address, &place->slot, &exact);
+    if (place->slot >= place->slab->slot_count || place->slab->use[place->slot] != CMI_SLOT_LIVE) {
+        return CMPOOL_ERR_ALREADY_FREED;
+    }
+    place->bytes = place->requested = cmi_class_bytes(place->slab->class_index);
+    place->base = block->offset + place->slot * place->bytes;
+    place->owner = cmi_heap_binset(heap, block->binset)->owner;
+    return exact ? CMPOOL_OK : CMPOOL_ERR_INTERIOR_POINTER;
+}
+
+void cmi_pool_live_changed(cmi_pool *pool, uint32_t number, int64_t bytes, int64_t requested)
+{
+    cmi_counters *counters = &pool->counters;
+    cmi_owner *owner = &pool->owners[number];
+    int64_t blocks = bytes > 0 ? 1 : -1;
+    counters->live_bytes += (uint64_t)bytes;
+    counters->live_blocks += (uint64_t)blocks;
+    counters->requested_bytes += (uint64_t)requested;
+    owner->live_bytes += (uint64_t)bytes;
+    owner->live_blocks += (uint64_t)blocks;
+    owner->requested_bytes += (uint64_t)requested;
+    if (bytes > 0) {
+        counters->allocations++;
+        owner->allocations++;
+        counters->peak_live_bytes = cmi_max_u64(counters->peak_live_bytes, counters->live_bytes);
+        owner->peak_live_bytes = cmi_max_u64(owner->peak_live_bytes, owner->live_bytes);
+    } else {
+        counters->frees++;
+        owner->frees++;
+    }
+}

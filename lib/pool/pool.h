@@ -1,0 +1,321 @@
+/*
+ * The door of lib/pool: the only room where addresses, streams and events meet. Pools on one device share one lock, one table of streams
+ * and one store of pages, so that memory freed in one pool can serve another without a driver call.
+ *
+ * Locks. cmi_device.lock (rank DEVICE) guards everything in this header except where a field says otherwise. No driver call is made
+ * under it: a thread marks what it works on (slots MOVING, blocks BUSY), drops the lock, calls, retakes it and publishes; cmi_device.in_flight
+ * counts such threads, so that nobody refuses a request while memory is on its way.
+ */
+#ifndef CMI_POOL_H
+#define CMI_POOL_H
+
+#include "driver/driver.h"
+#include "heap/heap.h"
+#include "record/record.h"
+#include "vm/vm.h"
+
+enum { CMI_MAX_DEVICES = 64, CMI_MAPPING_CEILING = 400000 };
+
+/* ---- stamps: what must be done before bytes may be used --------------------------------------------------------------------------- */
+
+/*
+ * Tickets count frees on a device: every free takes the present number, every fence (a recorded event) closes it and opens the next. A fence
+ * with ticket t covers all frees up to t: of its stream, or of its whole context.
+ */
+enum { CMI_STAMP_STREAMS = 6 };
+
+typedef struct cmi_stamp_entry {
+    uint64_t ticket;
+    uint32_t stream; /* record number */
+} cmi_stamp_entry;
+
+typedef struct cmi_stamp {
+    uint32_t holders; /* 0: in the list of unused ones */
+    uint8_t count;
+    bool whole; /* overflow: everything on the device up to entries[0].ticket */
+    cmi_stamp_entry entries[CMI_STAMP_STREAMS];
+} cmi_stamp;
+
+/* ---- streams and fences ------------------------------------------------------------------------------------------------------------- */
+
+enum { CMI_NO_STREAM = 0 };
+
+typedef enum cmi_stream_kind { CMI_STREAM_OTHER, CMI_STREAM_LEGACY, CMI_STREAM_PER_THREAD } cmi_stream_kind;
+
+typedef struct cmi_stream {
+    CUstream handle; /* trusted only inside a call that was given it */
+    uint64_t id;     /* cuStreamGetId, 0 when the driver has none */
+    uint64_t thread; /* PER_THREAD: whose */
+    uint32_t context; /* number in cmi_device.contexts */
+    uint8_t kind;    /* cmi_stream_kind */
+    bool retired;    /* its handle is dead or dying; nothing is recorded on it any more */
+    uint64_t last_free; /* youngest ticket given to a free on it */
+    uint64_t covered;   /* frees up to this ticket have an event behind them */
+    uint64_t done;      /* frees up to this ticket were seen done by the host */
+    uint64_t ordered;   /* what this stream does next comes after everything up to this ticket, on every stream of `ordered_context` */
+    uint32_t ordered_context;
+    uint32_t open_frees; /* frees since the last event */
+    uint64_t open_bytes;
+} cmi_stream;
+
+typedef struct cmi_context {
+    CUcontext handle;
+    uint64_t covered, done; /* by events that cover the whole context */
+} cmi_context;
+
+typedef struct cmi_fence {
+    CUevent event;
+    uint64_t ticket;
+    uint32_t stream;  /* record number, or CMI_NO_STREAM: all of `context` */
+    uint32_t context;
+    uint32_t pins;    /* threads that use the event without the lock */
+    bool done;
+} cmi_fence;
+
+/* ---- device, pool, owner -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct cmi_pool cmi_pool;
+
+typedef struct cmi_device {
+    cmi_lock lock;
+    pthread_cond_t landed; /* in_flight fell */
+    const cmi_driver *driver;
+    int ordinal;
+    CUcontext primary; /* retained while a pool exists */
+    uint64_t total_bytes;
+    cmi_store *store; /* NULL while the device has no pool */
+    uint64_t page_bytes;
+
+    cmi_stream *streams; /* number 0 is none */
+    uint32_t stream_count, stream_room;
+    uint32_t *stream_table; /* open-addressed by handle: record numbers of streams that are not retired */
+    uint32_t stream_table_room;
+    cmi_context *contexts; /* number 0 is the primary one */
+    uint32_t context_count, context_room;
+
+    uint64_t ticket; /* of frees made now */
+    uint64_t done_changes; /* counts every advance of a `done` */
+    cmi_fence *fences; /* outstanding, oldest first */
+    uint32_t fence_count, fence_room;
+    CUevent *spare_events;
+    uint32_t spare_count, spare_room;
+
+    cmi_stamp **stamp_chunks;
+    uint32_t stamp_chunk_count, stamp_chunk_room, unused_stamp, unused_stamp_count;
+
+    cmi_pool *pools; /* list through next */
+    uint32_t in_flight;
+    uint64_t landings;     /* counts pages that arrived or left, for "search again" */
+    bool full;             /* the driver refused a page; asked again now and then, and before any refusal */
+    uint32_t slow_since_full;
+    bool lost;             /* context or driver gone */
+    uint64_t unretired_streams;
+} cmi_device;
+
+/* An owner is a pool or a private pool in it: whose bytes join, and which are searched first. */
+typedef struct cmi_owner {
+    bool used;
+    uint32_t done[2], mixed[2];      /* bin sets; index 1: free space of small pages */
+    uint32_t *of_stream[2];          /* bin set by stream record number, 0: none yet */
+    uint32_t of_stream_room;
+    uint64_t live_blocks, live_bytes, requested_bytes, allocations, frees, peak_live_bytes;
+    uint64_t generation; /* of the public handle */
+} cmi_owner;
+
+struct cmi_pool {
+    cmi_device *device;
+    cmi_pool *next;
+    cmi_options options;
+    cmi_heap heap;
+    cmi_arena arena;
+    cmi_owner *owners; /* number 0 is the pool itself */
+    uint32_t owner_count, owner_room;
+    uint8_t *use; /* scratch of the ladder: one entry a bin set */
+    uint32_t use_room;
+    cmi_counters counters;
+    cmi_ring ring;
+    uint64_t reserved_pages; /* MAPPED here, and on their way here */
+    uint64_t promoted_at;    /* device done_changes when free blocks were last looked through */
+    uint32_t calls_inside;   /* public calls that have dropped the lock */
+    bool dying;
+    cmpool_low_memory_fn low_memory;
+    void *low_memory_user;
+    uint64_t rung_bytes[CMPOOL_RUNG_COUNT]; /* of the request being climbed for (copied to the error) */
+};
+
+/* ---- device.c ------------------------------------------------------------------------------------------------------------------------ */
+
+/* Retain the primary context and open the store of a device record that has no pool yet. Registry lock held, device lock not. */
+cmpool_status cmi_device_open(cmi_device *device, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count);
+/* Release both; the record stays and can be opened again. Registry lock held, device lock not, no pool left. */
+cmpool_status cmi_device_close(cmi_device *device);
+/* Let another device reach the memory of all pools, what is mapped included. Registry lock held, device lock not. */
+cmpool_status cmi_device_add_peer(cmi_device *device, int peer);
+/* Around driver calls: drops the lock and enters the driver with the given context (0: the primary one); and back. begin returns a
+ * status; on failure the lock is held again and end must not be called. */
+typedef struct cmi_call {
+    cmi_driver_scope scope;
+} cmi_call;
+cmpool_status cmi_device_call_begin(cmi_device *device, cmi_call *call, uint32_t context);
+void cmi_device_call_end(cmi_device *device, cmi_call *call);
+
+/* ---- stamp.c -------------------------------------------------------------------------------------------------------------------------- */
+
+/* Make sure `count` stamps can be made without host memory. */
+bool cmi_stamp_reserve(cmi_device *device, uint32_t count);
+cmi_stamp *cmi_stamp_get(const cmi_device *device, uint32_t number);
+uint32_t cmi_stamp_new(cmi_device *device, uint32_t stream, uint64_t ticket);
+/* Add to a stamp that has one holder (others: a copy is made); returns the number to keep. */
+uint32_t cmi_stamp_add(cmi_device *device, uint32_t number, uint32_t stream, uint64_t ticket);
+uint32_t cmi_stamp_join(cmi_device *device, uint32_t a, uint32_t b);
+uint32_t cmi_stamp_copy(cmi_device *device, uint32_t number);
+void cmi_stamp_drop(cmi_device *device, uint32_t number);
+/* Is all of it seen done by the host? CMI_NO_STAMP is done. */
+bool cmi_stamp_is_done(const cmi_device *device, uint32_t number);
+/* The heap's view of the above. */
+void cmi_stamp_fill_source(cmi_device *device, cmi_heap_source *source);
+
+/* ---- stream.c, fence.c ------------------------------------------------------------------------------------------------------------------- */
+
+/* The record of a handle passed to this call; made on first sight (drops and retakes the lock). check: ask the driver whether the handle
+ * still is the stream we knew. */
+cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, bool check, uint32_t *stream);
+/* Known already, or CMI_NO_STREAM. */
+uint32_t cmi_stream_known(const cmi_device *device, CUstream handle);
+bool cmi_stream_is_done(const cmi_device *device, uint32_t stream, uint64_t ticket);
+/* May `stream` use memory freed on `other` at `ticket` without waiting? */
+bool cmi_stream_is_ordered(const cmi_device *device, uint32_t stream, uint32_t other, uint64_t ticket);
+/* More than one stream has been seen, so that frees must be covered by events. */
+static inline bool cmi_streams_are_many(const cmi_device *device) { return device->stream_count > 2; }
+
+/* The handle is about to die: cover its frees while it lives, and forget it. Drops and retakes the lock. */
+cmpool_status cmi_stream_retire(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle);
+
+/* Record an event on the stream named by this call, covering its frees up to now. Drops and retakes the lock. */
+cmpool_status cmi_fence_stream(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle);
+/* Record events that cover every free of every stream. UNSUPPORTED where the driver has no context events. Drops and retakes the lock. */
+cmpool_status cmi_fence_contexts(cmi_device *device, cmi_pool *pool);
+/* Ask the outstanding events and note what is done. Drops and retakes the lock. */
+cmpool_status cmi_fence_poll(cmi_device *device, cmi_pool *pool);
+/* Wait on the host for everything freed until now. Drops and retakes the lock. */
+cmpool_status cmi_fence_host_wait(cmi_device *device, cmi_pool *pool);
+/* Is there a fence behind (stream, ticket)? */
+bool cmi_fence_covers(const cmi_device *device, uint32_t stream, uint64_t ticket);
+/* What a request has to wait for on the device: youngest ticket per stream; overflows to the whole device. */
+typedef struct cmi_waits {
+    uint32_t count;
+    bool whole;
+    cmi_stamp_entry entries[CMI_STAMP_STREAMS];
+} cmi_waits;
+void cmi_waits_add(cmi_waits *waits, uint32_t stream, uint64_t ticket);
+/* Make the stream named by this call wait on the device. Drops and retakes the lock. On failure the memory must not be used. */
+cmpool_status cmi_fence_device_wait(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle, const cmi_waits *waits);
+void cmi_fence_forget_all(cmi_device *device);
+
+/* ---- owner.c ---------------------------------------------------------------------------------------------------------------------------- */
+
+cmpool_status cmi_owner_add(cmi_pool *pool, uint32_t *owner);
+void cmi_owner_remove(cmi_pool *pool, uint32_t owner); /* its free bytes go to owner 0 */
+/* The bin set of (owner, stream, small), made on first use; 0: no host memory. */
+uint32_t cmi_owner_binset(cmi_pool *pool, uint32_t owner, uint32_t stream, unsigned small);
+/* Drop bin sets that are empty and whose stream is retired. */
+void cmi_owner_sweep(cmi_pool *pool);
+/* Go through the free blocks and move what was seen done to the bin sets for everybody. */
+void cmi_owner_promote(cmi_pool *pool);
+
+/* ---- pool.c, malloc.c, free.c ------------------------------------------------------------------------------------------------------------- */
+
+cmpool_status cmi_pool_create(cmi_pool **pool, cmi_device *device, const cmi_options *options);
+cmpool_status cmi_pool_destroy(cmi_pool *pool); /* lock held, nothing live; frees the record */
+
+typedef struct cmi_ask {
+    uint64_t bytes;     /* rounded to CMI_UNIT */
+    uint64_t requested; /* as asked */
+    uint64_t align;     /* power of two, at least CMI_UNIT */
+    uint32_t owner, stream, tag;
+    CUstream handle;
+    unsigned small; /* 1: a page for small blocks is wanted */
+} cmi_ask;
+
+cmpool_status cmi_pool_malloc(cmi_pool *pool, cmi_ask *ask, uint64_t *address);
+cmpool_status cmi_pool_free(cmi_pool *pool, uint64_t address, uint32_t stream, CUstream handle);
+cmpool_status cmi_pool_record_use(cmi_pool *pool, uint64_t address, uint32_t stream);
+/* Where an address points: OK (start of a live block), INTERIOR_POINTER, ALREADY_FREED or NOT_OURS. slot is set for slab blocks. */
+typedef struct cmi_place {
+    cmi_block_id block;
+    cmi_slab *slab; /* NULL for blocks without slots */
+    unsigned slot;
+    uint64_t base, bytes, requested;
+    uint32_t owner;
+} cmi_place;
+cmpool_status cmi_pool_place(const cmi_pool *pool, uint64_t address, cmi_place *place);
+/* Everything a mutation needs that could fail for lack of host memory. */
+bool cmi_pool_make_ready(cmi_pool *pool);
+void cmi_pool_live_changed(cmi_pool *pool, uint32_t owner, int64_t bytes, int64_t requested);
+/* Hold at least this many pages ahead of need. */
+cmpool_status cmi_pool_hold(cmi_pool *pool, uint64_t pages);
+/* A BUSY piece of memory this stream may use becomes free space of the owner (the edge of a page, a rest). */
+void cmi_pool_give_back(cmi_pool *pool, cmi_block_id block, uint32_t binset);
+
+/* ---- ladder.c: what happens when the bins have nothing -------------------------------------------------------------------------------------- */
+
+/* A BUSY block of ask->bytes for the request, or why not. Drops and retakes the lock. */
+cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block);
+
+/* Create and map this many pages ahead of need; they are free for everybody. All or none. Drops and retakes the lock. */
+cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages);
+
+/* ---- source.c, move.c: windows filled with pages ------------------------------------------------------------------------------------------------ */
+
+/* Pages in hand for a request: created, not mapped yet. */
+typedef struct cmi_hand {
+    uint32_t *pages;
+    uint32_t count, room;
+} cmi_hand;
+bool cmi_hand_reserve(cmi_hand *hand, uint32_t room);
+/* Create up to `count` more pages into the hand; got says how many. Drops and retakes the lock. */
+cmpool_status cmi_source_create(cmi_pool *pool, cmi_hand *hand, uint32_t count, uint32_t *got);
+/* Give the pages in hand back to the driver and free the hand. Drops and retakes the lock. */
+void cmi_source_put_down(cmi_pool *pool, cmi_hand *hand);
+
+/* An idle run that gives pages; pool may be a sibling. */
+typedef struct cmi_donor {
+    cmi_pool *pool;
+    cmi_idle_run run;
+} cmi_donor;
+/*
+ * Take the window [window->offset, + ask->bytes): its free bytes as they lie, its holes filled from the hand first, then from donors (in
+ * order). Waits on the device for what is pending elsewhere. OK: *block is BUSY and belongs to the request. Otherwise everything is as
+ * before, except that pages that did arrive are free at their new place. Drops and retakes the lock.
+ */
+cmpool_status cmi_source_fill(cmi_pool *pool, const cmi_ask *ask, const cmi_window *window, cmi_hand *hand, const cmi_donor *donors,
+    uint32_t donor_count, cmi_block_id *block);
+/* Give `count` slots from an address on a state; EMPTY ones forget page and stamp. */
+void cmi_source_set_slots(cmi_pool *pool, uint64_t address, uint32_t count, cmi_slot_state state);
+/* Unmap stale slots whose stamp is seen done, in runs; at most `most` slots. Drops and retakes the lock. Returns slots unmapped. */
+uint64_t cmi_source_unmap_stale(cmi_pool *pool, uint64_t most);
+uint64_t cmi_source_stale_slots(const cmi_pool *pool);
+/* Reserve another range of addresses for the arena. Drops and retakes the lock. */
+cmpool_status cmi_source_reserve_range(cmi_pool *pool, uint64_t bytes);
+
+/* ---- trim.c ------------------------------------------------------------------------------------------------------------------------------- */
+
+/* Give idle pages back until the pool holds at most keep pages; wait: the host waits for what is pending. *released in pages. */
+cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint64_t *released);
+/* For destroy: what the driver would not unmap is left to vm, and its pages too. Nobody else may know the pool any more. */
+void cmi_trim_abandon(cmi_pool *pool);
+cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, uint64_t *released);
+
+/* ---- figures.c ------------------------------------------------------------------------------------------------------------------------------ */
+
+void cmi_pool_stats(cmi_pool *pool, uint32_t owner, cmpool_stats *stats);
+/* Fill the thread's error detail with the pool's present figures. */
+void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, uint64_t missing_pages);
+const char *cmi_pool_validate(cmi_pool *pool);
+#ifdef CMI_VALIDATE
+void cmi_pool_must_be_valid(cmi_pool *pool);
+#else
+#define cmi_pool_must_be_valid(pool) ((void)(pool))
+#endif
+
+#endif

@@ -1,0 +1,193 @@
+/*
+ * Stamps: sets of (stream, ticket) that must be done before memory may be used, with "the whole device" as overflow. Owns the device's stamp
+ * records, counted by holder; guarded by the device lock; called by the heap through its source table and by the rest of lib/pool.
+ */
+#include "pool/pool.h"
+
+enum { STAMP_CHUNK_SHIFT = 8, STAMP_CHUNK = 1 << STAMP_CHUNK_SHIFT };
+
+cmi_stamp *cmi_stamp_get(const cmi_device *device, uint32_t number)
+{
+    return &device->stamp_chunks[number >> STAMP_CHUNK_SHIFT][number & (STAMP_CHUNK - 1)];
+}
+
+bool cmi_stamp_reserve(cmi_device *device, uint32_t count)
+{
+    while (device->unused_stamp_count < count) {
+        if (device->stamp_chunk_count == device->stamp_chunk_room) {
+            uint32_t room = device->stamp_chunk_room ? device->stamp_chunk_room * 2 : 8;
+            cmi_stamp **grown = cmi_meta_resize(device->stamp_chunks, device->stamp_chunk_room * sizeof *grown, room * sizeof *grown);
+            if (!grown) {
+                return false;
+            }
+            device->stamp_chunks = grown;
+            device->stamp_chunk_room = room;
+        }
+        cmi_stamp *chunk = cmi_meta_alloc(sizeof *chunk * STAMP_CHUNK);
+        if (!chunk) {
+            return false;
+        }
+        uint32_t first = device->stamp_chunk_count << STAMP_CHUNK_SHIFT;
+        if (!first) {
+            device->unused_stamp = CMI_NO_STAMP;
+        }
+        device->stamp_chunks[device->stamp_chunk_count++] = chunk;
+        for (uint32_t i = STAMP_CHUNK; i-- > 0;) { /* unused ones are linked through the first entry's stream */
+            chunk[i].entries[0].stream = device->unused_stamp;
+            device->unused_stamp = first + i;
+        }
+        device->unused_stamp_count += STAMP_CHUNK;
+    }
+    return true;
+}
+
+uint32_t cmi_stamp_new(cmi_device *device, uint32_t stream, uint64_t ticket)
+{
+    uint32_t number = device->unused_stamp;
+    cmi_stamp *stamp = cmi_stamp_get(device, number);
+    device->unused_stamp = stamp->entries[0].stream;
+    device->unused_stamp_count--;
+    *stamp = (cmi_stamp){.holders = 1, .count = 1};
+    stamp->entries[0] = (cmi_stamp_entry){ticket, stream};
+    return number;
+}
+
+uint32_t cmi_stamp_copy(cmi_device *device, uint32_t number)
+{
+    if (number != CMI_NO_STAMP) {
+        cmi_stamp_get(device, number)->holders++;
+    }
+    return number;
+}
+
+void cmi_stamp_drop(cmi_device *device, uint32_t number)
+{
+    if (number == CMI_NO_STAMP) {
+        return;
+    }
+    cmi_stamp *stamp = cmi_stamp_get(device, number);
+    if (--stamp->holders == 0) {
+        stamp->entries[0].stream = device->unused_stamp;
+        device->unused_stamp = number;
+        device->unused_stamp_count++;
+    }
+}
+
+/* A stamp that only the caller holds, with the same content. */
+static uint32_t own(cmi_device *device, uint32_t number)
+{
+    cmi_stamp *stamp = cmi_stamp_get(device, number);
+    if (stamp->holders == 1) {
+        return number;
+    }
+    uint32_t mine = cmi_stamp_new(device, CMI_NO_STREAM, 0);
+    cmi_stamp *copy = cmi_stamp_get(device, mine);
+    *copy = *stamp;
+    copy->holders = 1;
+    stamp->holders--;
+    return mine;
+}
+
+static void widen(cmi_stamp *stamp, uint64_t ticket)
+{
+    for (unsigned i = 0; i < stamp->count; i++) {
+        ticket = cmi_max_u64(ticket, stamp->entries[i].ticket);
+    }
+    stamp->whole = true;
+    stamp->count = 1;
+    stamp->entries[0] = (cmi_stamp_entry){ticket, CMI_NO_STREAM};
+}
+
+static void add_entry(cmi_stamp *stamp, uint32_t stream, uint64_t ticket)
+{
+    if (stamp->whole) {
+        stamp->entries[0].ticket = cmi_max_u64(stamp->entries[0].ticket, ticket);
+        return;
+    }
+    for (unsigned i = 0; i < stamp->count; i++) {
+        if (stamp->entries[i].stream == stream) {
+            stamp->entries[i].ticket = cmi_max_u64(stamp->entries[i].ticket, ticket);
+            return;
+        }
+    }
+    if (stamp->count == CMI_STAMP_STREAMS) {
+        widen(stamp, ticket);
+        return;
+    }
+    stamp->entries[stamp->count++] = (cmi_stamp_entry){ticket, stream};
+}
+
+uint32_t cmi_stamp_add(cmi_device *device, uint32_t number, uint32_t stream, uint64_t ticket)
+{
+    if (number == CMI_NO_STAMP) {
+        return cmi_stamp_new(device, stream, ticket);
+    }
+    number = own(device, number);
+    add_entry(cmi_stamp_get(device, number), stream, ticket);
+    return number;
+}
+
+uint32_t cmi_stamp_join(cmi_device *device, uint32_t a, uint32_t b)
+{
+    if (a == b || b == CMI_NO_STAMP) {
+        cmi_stamp_drop(device, b);
+        return a;
+    }
+    if (a == CMI_NO_STAMP) {
+        return b;
+    }
+    a = own(device, a);
+    cmi_stamp *into = cmi_stamp_get(device, a), *other = cmi_stamp_get(device, b);
+    if (other->whole && !into->whole) {
+        widen(into, other->entries[0].ticket);
+    }
+    for (unsigned i = 0; i < other->count; i++) {
+        add_entry(into, other->entries[i].stream, other->entries[i].ticket);
+    }
+    cmi_stamp_drop(device, b);
+    return a;
+}
+
+static bool whole_is_done(const cmi_device *device, uint64_t ticket)
+{
+    for (uint32_t i = 0; i < device->context_count; i++) {
+        if (device->contexts[i].done < ticket) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool cmi_stamp_is_done(const cmi_device *device, uint32_t number)
+{
+    if (number == CMI_NO_STAMP) {
+        return true;
+    }
+    const cmi_stamp *stamp = cmi_stamp_get(device, number);
+    if (stamp->whole) {
+        return whole_is_done(device, stamp->entries[0].ticket);
+    }
+    for (unsigned i = 0; i < stamp->count; i++) {
+        if (!cmi_stream_is_done(device, stamp->entries[i].stream, stamp->entries[i].ticket)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- the heap's source table ---------------------------------------------------------------------------------------------------- */
+
+static uint32_t source_join(void *user, uint32_t a, uint32_t b) { return cmi_stamp_join(user, a, b); }
+static uint32_t source_copy(void *user, uint32_t stamp) { return cmi_stamp_copy(user, stamp); }
+static void source_drop(void *user, uint32_t stamp) { cmi_stamp_drop(user, stamp); }
+static uint32_t source_stamp_of(void *user, uint32_t key, uint64_t ticket) { return cmi_stamp_new(user, key, ticket); }
+
+void cmi_stamp_fill_source(cmi_device *device, cmi_heap_source *source)
+{
+    *source = (cmi_heap_source){.page_bytes = device->page_bytes,
+        .user = device,
+        .join_stamps = source_join,
+        .copy_stamp = source_copy,
+        .drop_stamp = source_drop,
+        .stamp_of = source_stamp_of};
+}

@@ -1,0 +1,189 @@
+/*
+ * Stream records: who a stream handle is. Owns the device's table of streams and contexts; guarded by the device lock; called by api at the
+ * start of every call that names a stream. A handle is trusted only inside such a call: it may be destroyed and handed out again at any
+ * other time, so records are told apart by the driver's stream id where there is one.
+ */
+#include "pool/pool.h"
+
+static uint64_t this_thread(void) { return (uint64_t)pthread_self(); }
+
+static cmi_stream_kind kind_of(CUstream handle)
+{
+    if (handle == NULL || handle == CU_STREAM_LEGACY) {
+        return CMI_STREAM_LEGACY;
+    }
+    return handle == CU_STREAM_PER_THREAD ? CMI_STREAM_PER_THREAD : CMI_STREAM_OTHER;
+}
+
+/* NULL and 0x1 are the same stream. */
+static CUstream canonical(CUstream handle) { return handle == CU_STREAM_LEGACY ? NULL : handle; }
+
+static uint32_t hash(CUstream handle)
+{
+    uint64_t x = (uint64_t)(uintptr_t)handle * UINT64_C(0x9E3779B97F4A7C15);
+    return (uint32_t)(x >> 40);
+}
+
+uint32_t cmi_stream_known(const cmi_device *device, CUstream handle)
+{
+    handle = canonical(handle);
+    if (!device->stream_table_room) {
+        return CMI_NO_STREAM;
+    }
+    uint32_t mask = device->stream_table_room - 1;
+    for (uint32_t at = hash(handle) & mask; device->stream_table[at]; at = (at + 1) & mask) {
+        const cmi_stream *stream = &device->streams[device->stream_table[at]];
+        if (stream->handle == handle && !stream->retired && (stream->kind != CMI_STREAM_PER_THREAD || stream->thread == this_thread())) {
+            return device->stream_table[at];
+        }
+    }
+    return CMI_NO_STREAM;
+}
+
+static void table_put(cmi_device *device, uint32_t number)
+{
+    uint32_t mask = device->stream_table_room - 1;
+    uint32_t at = hash(device->streams[number].handle) & mask;
+    while (device->stream_table[at]) {
+        at = (at + 1) & mask;
+    }
+    device->stream_table[at] = number;
+}
+
+/* Room for one more record in every array, and a table that is at most half full of streams that still live. */
+static bool make_room(cmi_device *device)
+{
+    if (device->stream_count + 1 >= device->stream_room) {
+        uint32_t room = device->stream_room ? device->stream_room * 2 : 16;
+        cmi_stream *grown = cmi_meta_resize(device->streams, device->stream_room * sizeof *grown, room * sizeof *grown);
+        if (!grown) {
+            return false;
+        }
+        device->streams = grown;
+        device->stream_room = room;
+    }
+    if (!device->stream_count) {
+        device->stream_count = 1; /* number 0 is none */
+    }
+    if ((device->stream_count + 1) * 2 <= device->stream_table_room) {
+        return true;
+    }
+    uint32_t room = device->stream_table_room ? device->stream_table_room * 2 : 64;
+    uint32_t *table = cmi_meta_alloc(room * sizeof *table);
+    if (!table) {
+        return false;
+    }
+    cmi_meta_free(device->stream_table, device->stream_table_room * sizeof *table);
+    device->stream_table = table;
+    device->stream_table_room = room;
+    for (uint32_t i = 1; i < device->stream_count; i++) {
+        if (!device->streams[i].retired) {
+            table_put(device, i);
+        }
+    }
+    return true;
+}
+
+static bool context_number(cmi_device *device, CUcontext handle, uint32_t *number)
+{
+    for (uint32_t i = 0; i < device->context_count; i++) {
+        if (device->contexts[i].handle == handle) {
+            *number = i;
+            return true;
+        }
+    }
+    if (device->context_count == device->context_room) {
+        uint32_t room = device->context_room ? device->context_room * 2 : 4;
+        cmi_context *grown = cmi_meta_resize(device->contexts, device->context_room * sizeof *grown, room * sizeof *grown);
+        if (!grown) {
+            return false;
+        }
+        device->contexts = grown;
+        device->context_room = room;
+    }
+    *number = device->context_count++;
+    device->contexts[*number] = (cmi_context){.handle = handle};
+    return true;
+}
+
+static cmpool_status ask_driver(cmi_device *device, CUstream handle, uint64_t *id, CUcontext *context)
+{
+    cmi_call call;
+    cmpool_status status = cmi_device_call_begin(device, &call, 0);
+    if (status != CMPOOL_OK) {
+        return status;
+    }
+    unsigned long long number = 0;
+    CUresult code = CUDA_SUCCESS;
+    if (device->driver->StreamGetId) {
+        code = device->driver->StreamGetId(handle, &number);
+    }
+    status = cmi_driver_status("cuStreamGetId", code);
+    if (status == CMPOOL_OK && context) {
+        status = cmi_driver_status("cuStreamGetCtx", device->driver->StreamGetCtx(handle, context));
+    }
+    cmi_device_call_end(device, &call);
+    *id = number;
+    return status;
+}
+
+cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, bool check, uint32_t *stream)
+{
+    uint32_t number = cmi_stream_known(device, handle);
+    if (number && (!check || !device->driver->StreamGetId)) {
+        *stream = number;
+        return CMPOOL_OK;
+    }
+    uint64_t id = 0;
+    CUcontext context = NULL;
+    cmpool_status status = ask_driver(device, handle, &id, &context);
+    if (status != CMPOOL_OK) {
+        return status;
+    }
+    number = cmi_stream_known(device, handle); /* another thread may have met it meanwhile */
+    if (number && device->streams[number].id != id) {
+        /* The handle was destroyed and given to another stream. What was freed on the old one is covered by context events only. */
+        device->streams[number].retired = true;
+        device->unretired_streams++;
+        cmi_log(CMI_LOG_WARNING, "stream %p was destroyed without cmpool_stream_retire and its handle used again", (void *)handle);
+        number = CMI_NO_STREAM;
+    }
+    if (!number) {
+        uint32_t context_no = 0;
+        if (!make_room(device) || !context_number(device, context, &context_no)) {
+            return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+        }
+        number = device->stream_count++;
+        cmi_stream_kind kind = kind_of(handle);
+        device->streams[number] = (cmi_stream){.handle = canonical(handle), .id = id, .context = context_no, .kind = (uint8_t)kind,
+            .thread = kind == CMI_STREAM_PER_THREAD ? this_thread() : 0};
+        table_put(device, number);
+    }
+    *stream = number;
+    return CMPOOL_OK;
+}
+
+cmpool_status cmi_stream_retire(cmi_device *device, cmi_pool *pool, uint32_t number, CUstream handle)
+{
+    cmpool_status status = CMPOOL_OK;
+    if (device->streams[number].last_free > device->streams[number].covered) {
+        status = cmi_fence_stream(device, pool, number, handle);
+    }
+    device->streams[number].retired = true;
+    return status;
+}
+
+bool cmi_stream_is_done(const cmi_device *device, uint32_t number, uint64_t ticket)
+{
+    const cmi_stream *stream = &device->streams[number];
+    return ticket <= stream->done || ticket <= device->contexts[stream->context].done;
+}
+
+bool cmi_stream_is_ordered(const cmi_device *device, uint32_t number, uint32_t other, uint64_t ticket)
+{
+    if (number == other || cmi_stream_is_done(device, other, ticket)) {
+        return true;
+    }
+    const cmi_stream *stream = &device->streams[number];
+    return ticket <= stream->ordered && stream->ordered_context == device->streams[other].context;
+}

@@ -1,0 +1,218 @@
+/*
+ * Trim: idle pages go back to the driver. Owns nothing; runs under the device lock, dropped around driver calls; called by api (trim, limit,
+ * destroy) and for other users of the device. A page goes only when its work was seen done and no old address of it is left mapped.
+ */
+#include "pool/pool.h"
+
+enum { TRIM_RUN = 256 };
+
+
+/* Only what the host has seen done may be unmapped. */
+static bool mark_done(cmi_pool *pool)
+{
+    cmi_heap *heap = &pool->heap;
+    uint32_t room = heap->binset_count + 1;
+    if (room > pool->use_room) {
+        uint8_t *grown = cmi_meta_resize(pool->use, pool->use_room, room);
+        if (!grown) {
+            return false;
+        }
+        pool->use = grown;
+        pool->use_room = room;
+    }
+    for (uint32_t i = 1; i <= heap->binset_count; i++) {
+        pool->use[i] = heap->binsets[i] && heap->binsets[i]->kind == CMI_BINSET_DONE ? CMI_USE_PAGES : CMI_USE_NOT;
+    }
+    return true;
+}
+
+/* Is the page still mapped at an old address, in any pool of the device? */
+static bool has_stale_slot(const cmi_device *device, uint32_t page)
+{
+    for (const cmi_pool *pool = device->pools; pool; pool = pool->next) {
+        if (!pool->counters.stale_slots) {
+            continue;
+        }
+        for (uint32_t r = 0; r < pool->arena.range_count; r++) {
+            const cmi_range *range = pool->arena.ranges[r];
+            for (uint32_t i = 0; i < range->slot_count; i++) {
+                if (range->slots[i].state == CMI_SLOT_STALE && range->slots[i].page == page) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
+/* Unmap and release up to TRIM_RUN pages from offset on (all idle and done). Returns pages given back. */
+static uint32_t release_run(cmi_pool *pool, uint64_t offset, uint32_t count)
+{
+    cmi_heap *heap = &pool->heap;
+    cmi_device *device = pool->device;
+    uint64_t end = offset + ((uint64_t)count << heap->page_shift);
+    uint32_t pages[TRIM_RUN], owner = 0;
+    bool unmapped[TRIM_RUN] = {false};
+    cmi_block_id whole = 0;
+    for (uint64_t at = offset; at < end;) {
+        cmi_block_id id = cmi_heap_find(heap, at);
+        uint64_t stop = cmi_min_u64(cmi_heap_block(heap, id)->offset + cmi_heap_block(heap, id)->bytes, end);
+        owner = cmi_heap_binset(heap, cmi_heap_block(heap, id)->binset)->owner;
+        id = cmi_heap_take(heap, id, at, stop - at);
+        whole = whole ? cmi_heap_join_busy(heap, whole, id) : id;
+        at = stop;
+    }
+    const cmi_slot *slot = cmi_arena_slot(&pool->arena, offset);
+    for (uint32_t i = 0; i < count; i++) {
+        pages[i] = slot[i].page;
+    }
+    cmi_source_set_slots(pool, offset, count, CMI_SLOT_MOVING);
+    cmi_call call;
+    cmpool_status status = cmi_device_call_begin(device, &call, 0);
+    uint32_t gone = 0;
+    if (status == CMPOOL_OK) {
+        cmi_arena_unmap(&pool->arena, offset, count, unmapped, &status);
+        uint32_t leaving[TRIM_RUN];
+        for (uint32_t i = 0; i < count; i++) {
+            if (unmapped[i]) {
+                leaving[gone++] = pages[i];
+            }
+        }
+        cmi_store_release(device->store, leaving, gone);
+        cmi_device_call_end(device, &call);
+    }
+    for (uint32_t i = 0; i < count;) {
+        uint32_t j = i + 1;
+        while (j < count && unmapped[j] == unmapped[i]) {
+            j++;
+        }
+        uint64_t at = offset + ((uint64_t)i << heap->page_shift);
+        cmi_block_id id = cmi_heap_cut(heap, cmi_heap_find(heap, at), at, (uint64_t)(j - i) << heap->page_shift);
+        cmi_source_set_slots(pool, at, j - i, unmapped[i] ? CMI_SLOT_EMPTY : CMI_SLOT_MAPPED);
+        if (unmapped[i]) {
+            cmi_heap_make_hole(heap, id);
+        } else {
+            cmi_heap_make_free(heap, id, pool->owners[owner].done[0], 0, CMI_HEAP_NO_STAMP);
+        }
+        i = j;
+    }
+    pool->reserved_pages -= gone;
+    pool->counters.pages_released += gone;
+    cmi_ring_write(&pool->ring, CMI_EVENT_RELEASE, offset, (uint64_t)gone << heap->page_shift, 0);
+    return gone;
+}
+
+/* The smallest idle run goes first, so that the large ones stay whole. false: nothing more can go. */
+static bool release_some(cmi_pool *pool, uint64_t most, uint64_t *released)
+{
+    cmi_heap *heap = &pool->heap;
+    if (!cmi_heap_reserve_records(heap, 2 * TRIM_RUN + CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(pool->device, CMI_HEAP_STEP_RECORDS)
+        || !mark_done(pool)) {
+        return false;
+    }
+    uint32_t runs = cmi_heap_idle_runs(heap, pool->use, 0, 0, NULL, 0, NULL);
+    cmi_idle_run *list = runs ? cmi_meta_alloc(runs * sizeof *list) : NULL;
+    if (!list) {
+        return false;
+    }
+    cmi_heap_idle_runs(heap, pool->use, 0, 0, list, runs, NULL);
+    uint64_t offset = 0;
+    uint32_t best = 0;
+    for (uint32_t i = 0; i < runs; i++) {
+        /* Pages that must stay for now (an old address is still mapped, or they are fixed) cut a run into parts. */
+        uint32_t start = 0;
+        for (uint32_t k = 0; k <= list[i].pages; k++) {
+            const cmi_slot *slot = k < list[i].pages ? cmi_arena_slot(&pool->arena, list[i].offset + ((uint64_t)k << heap->page_shift)) : NULL;
+            if (slot && !slot->fixed && !has_stale_slot(pool->device, slot->page)) {
+                continue;
+            }
+            if (k > start && (!best || k - start < best)) {
+                best = k - start;
+                offset = list[i].offset + ((uint64_t)start << heap->page_shift);
+            }
+            start = k + 1;
+        }
+    }
+    cmi_meta_free(list, runs * sizeof *list);
+    if (!best) {
+        return false;
+    }
+    uint32_t gone = release_run(pool, offset, (uint32_t)cmi_min_u64(cmi_min_u64(best, most), TRIM_RUN));
+    *released += gone;
+    return gone > 0;
+}
+
+cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint64_t *released)
+{
+    cmi_device *device = pool->device;
+    cmpool_status status = CMPOOL_OK;
+    uint64_t before = *released;
+    for (unsigned pass = 0; pass < (wait ? 2u : 1u) && pool->reserved_pages > keep_pages && status == CMPOOL_OK; pass++) {
+        cmi_heap_flush_slabs(&pool->heap);
+        if (pass == 1) {
+            status = cmi_fence_host_wait(device, pool);
+        } else if (cmi_fence_contexts(device, pool) == CMPOOL_OK) {
+            (void)cmi_fence_poll(device, pool);
+        }
+        if (status != CMPOOL_OK) {
+            break;
+        }
+        for (cmi_pool *other = device->pools; other; other = other->next) {
+            cmi_source_unmap_stale(other, UINT64_MAX); /* a released page with a mapping left gives nothing back */
+        }
+        cmi_source_unmap_stale(pool, UINT64_MAX);
+        cmi_owner_promote(pool);
+        while (pool->reserved_pages > keep_pages && release_some(pool, pool->reserved_pages - keep_pages, released)) {
+        }
+    }
+    pool->counters.driver_turns += *released > before;
+    pool->counters.mapped_slots = cmi_store_mappings(device->store);
+    if (*released > before) {
+        device->full = false;
+    }
+    cmi_pool_must_be_valid(pool);
+    return status;
+}
+
+void cmi_trim_abandon(cmi_pool *pool)
+{
+    cmi_device *device = pool->device;
+    cmi_call call;
+    bool entered = cmi_device_call_begin(device, &call, 0) == CMPOOL_OK;
+    if (!entered) {
+        cmi_lock_release(&device->lock);
+    }
+    for (uint32_t r = 0; r < pool->arena.range_count; r++) {
+        cmi_range *range = pool->arena.ranges[r];
+        cmi_arena_abandon(&pool->arena, range->base, range->slot_count);
+        for (uint32_t i = 0; i < range->slot_count; i++) {
+            if (range->slots[i].state == CMI_SLOT_MAPPED) {
+                cmi_store_release(device->store, &range->slots[i].page, 1);
+                pool->reserved_pages--;
+            }
+            range->slots[i] = (cmi_slot){.page = CMI_NO_PAGE, .stamp = CMI_NO_STAMP, .state = CMI_SLOT_EMPTY};
+        }
+    }
+    if (entered) {
+        cmi_device_call_end(device, &call);
+    } else {
+        cmi_lock_acquire(&device->lock);
+    }
+}
+
+cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, uint64_t *released)
+{
+    cmpool_status worst = CMPOOL_OK;
+    for (unsigned pass = 0; pass < 2; pass++) {
+        for (cmi_pool *pool = device->pools; pool && *released < pages; pool = pool->next) {
+            uint64_t floor = cmi_div_up(pool->options.floor, pool->heap.source.page_bytes);
+            uint64_t missing = pages - *released;
+            uint64_t keep = cmi_max_u64(floor, pool->reserved_pages > missing ? pool->reserved_pages - missing : 0);
+            pool->calls_inside++;
+            cmpool_status status = cmi_trim_pool(pool, keep, pass == 1, released);
+            pool->calls_inside--;
+            worst = worst == CMPOOL_OK ? status : worst;
+        }
+    }
+    return worst;
+}
