@@ -149,6 +149,17 @@ static void memory_goes_back(void **state)
     assert_int_equal(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 8 * PAGE);
     OK(cu.MemPoolTrimTo(pool, 0));
     assert_int_equal(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0);
+    set_threshold(pool, 2 * PAGE);
+    CUdeviceptr small = alloc_on(stream, 2 * PAGE);
+    memory = alloc_on(stream, 8 * PAGE);
+    OK(cu.MemFreeAsync(small, stream));
+    OK(cu.MemFreeAsync(memory, stream));
+    OK(cu.StreamSynchronize(stream));
+    assert_int_equal(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 2 * PAGE);
+    set_threshold(pool, 0);
+    OK(cu.MemFreeAsync(alloc_on(stream, PAGE), stream));
+    OK(cu.CtxSynchronize());
+    assert_int_equal(attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT), 0);
     simcuda_census census;
     panel.count_objects(0, &census);
     assert_int_equal(census.free_bytes, census.capacity_bytes);
