@@ -20,40 +20,40 @@
 #include <cmocka.h>
 
 /* Functions that the library's own list does not have. */
-#define SIM_TEST_MORE(X)                                                                                                              \
-    X(cuCtxCreate_v4, (CUcontext * context, void *params, unsigned flags, CUdevice device))                                           \
-    X(cuCtxDestroy_v2, (CUcontext context))                                                                                           \
-    X(cuCtxGetFlags, (unsigned *flags))                                                                                               \
-    X(cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags))                                                                        \
-    X(cuCtxDisablePeerAccess, (CUcontext peer))                                                                                       \
-    X(cuDevicePrimaryCtxReset_v2, (CUdevice device))                                                                                  \
-    X(cuStreamCreate, (CUstream * stream, unsigned flags))                                                                            \
-    X(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority))                                                  \
-    X(cuStreamGetPriority, (CUstream stream, int *priority))                                                                          \
-    X(cuStreamGetFlags, (CUstream stream, unsigned *flags))                                                                           \
-    X(cuStreamDestroy_v2, (CUstream stream))                                                                                          \
-    X(cuStreamQuery, (CUstream stream))                                                                                               \
-    X(cuStreamGetId_ptsz, (CUstream stream, unsigned long long *id))                                                                  \
-    X(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data))                                                             \
-    X(cuEventElapsedTime, (float *milliseconds, CUevent start, CUevent end))                                                          \
-    X(cuMemAllocPitch_v2, (CUdeviceptr * address, size_t *pitch, size_t width, size_t height, unsigned element))                      \
-    X(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t *bytes, CUdeviceptr address))                                              \
-    X(cuMemHostAlloc, (void **address, size_t bytes, unsigned flags))                                                                 \
-    X(cuMemFreeHost, (void *address))                                                                                                 \
-    X(cuMemHostRegister_v2, (void *address, size_t bytes, unsigned flags))                                                            \
-    X(cuMemHostUnregister, (void *address))                                                                                           \
-    X(cuMemHostGetDevicePointer_v2, (CUdeviceptr * device, void *address, unsigned flags))                                            \
-    X(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes))                                                              \
-    X(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))                                                                    \
-    X(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))                                        \
-    X(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream))                                              \
-    X(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                                        \
-    X(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count))                                                             \
-    X(cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t count, CUstream stream))                                              \
-    X(cuMemGetAccess, (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address))                                \
-    X(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *address))                                            \
-    X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle))                      \
-    X(cuMemExportToShareableHandle,                                                                                                   \
+#define SIM_TEST_MORE(X)                                                                                          \
+    X(cuCtxCreate_v4, (CUcontext * context, void *params, unsigned flags, CUdevice device))                       \
+    X(cuCtxDestroy_v2, (CUcontext context))                                                                       \
+    X(cuCtxGetFlags, (unsigned *flags))                                                                           \
+    X(cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags))                                                    \
+    X(cuCtxDisablePeerAccess, (CUcontext peer))                                                                   \
+    X(cuDevicePrimaryCtxReset_v2, (CUdevice device))                                                              \
+    X(cuStreamCreate, (CUstream * stream, unsigned flags))                                                        \
+    X(cuStreamCreateWithPriority, (CUstream * stream, unsigned flags, int priority))                              \
+    X(cuStreamGetPriority, (CUstream stream, int *priority))                                                      \
+    X(cuStreamGetFlags, (CUstream stream, unsigned *flags))                                                       \
+    X(cuStreamDestroy_v2, (CUstream stream))                                                                      \
+    X(cuStreamQuery, (CUstream stream))                                                                           \
+    X(cuStreamGetId_ptsz, (CUstream stream, unsigned long long *id))                                              \
+    X(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void *data))                                         \
+    X(cuEventElapsedTime, (float *milliseconds, CUevent start, CUevent end))                                      \
+    X(cuMemAllocPitch_v2, (CUdeviceptr * address, size_t * pitch, size_t width, size_t height, unsigned element)) \
+    X(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t * bytes, CUdeviceptr address))                         \
+    X(cuMemHostAlloc, (void **address, size_t bytes, unsigned flags))                                             \
+    X(cuMemFreeHost, (void *address))                                                                             \
+    X(cuMemHostRegister_v2, (void *address, size_t bytes, unsigned flags))                                        \
+    X(cuMemHostUnregister, (void *address))                                                                       \
+    X(cuMemHostGetDevicePointer_v2, (CUdeviceptr * device, void *address, unsigned flags))                        \
+    X(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes))                                          \
+    X(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))                                                \
+    X(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))                    \
+    X(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream))                          \
+    X(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                    \
+    X(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count))                                         \
+    X(cuMemsetD32Async, (CUdeviceptr to, unsigned value, size_t count, CUstream stream))                          \
+    X(cuMemGetAccess, (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address))            \
+    X(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *address))                        \
+    X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle))  \
+    X(cuMemExportToShareableHandle,                                                                               \
       (void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags))
 
 #define CMI_DRIVER_SYMBOL(field, exported, version, need, result, params) static result(CUDAAPI *exported) params;
@@ -64,11 +64,12 @@ SIM_TEST_MORE(SIM_TEST_DECLARE)
 #undef SIM_TEST_DECLARE
 
 /* The panel under its own names, as pointers in a struct: panel.touch(...). */
-#define SIM_TEST_PANEL(X)                                                                                                   \
-    X(configure) X(reset) X(set_feature) X(touch) X(gate_close) X(gate_open) X(run_device) X(clock_ns) X(sibling_take)      \
-    X(sibling_return) X(refuse_memory) X(set_mapping_ceiling) X(fail_clear) X(failures_injected) X(park)            \
-    X(wait_parked) X(release_parked) X(calls) X(calls_of) X(call_at) X(counts_reset) X(cost_us) X(inside_ns)                \
-    X(count_objects) X(mapping_at) X(mappings) X(findings) X(races) X(finding_text) X(findings_reset)
+#define SIM_TEST_PANEL(X)                                                                                                                  \
+    X(configure)                                                                                                                           \
+    X(reset) X(set_feature) X(touch) X(gate_close) X(gate_open) X(run_device) X(clock_ns) X(sibling_take) X(sibling_return)                \
+        X(refuse_memory) X(set_mapping_ceiling) X(fail_clear) X(failures_injected) X(park) X(wait_parked) X(release_parked) X(calls)       \
+            X(calls_of) X(call_at) X(counts_reset) X(cost_us) X(inside_ns) X(count_objects) X(mapping_at) X(mappings) X(findings) X(races) \
+                X(finding_text) X(findings_reset)
 
 static struct {
 #define SIM_TEST_FIELD(name) __typeof__(simcuda_##name) *name;

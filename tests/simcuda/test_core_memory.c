@@ -4,6 +4,7 @@
  */
 #include "sim_test.h"
 
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -272,8 +273,7 @@ static void export_must_be_asked_for(void **state)
     (void)state;
     sim_test_start("sim:1GiB");
     int fd;
-    REFUSED(CUDA_ERROR_INVALID_VALUE,
-            cuMemExportToShareableHandle(&fd, sim_test_page(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    REFUSED(CUDA_ERROR_INVALID_VALUE, cuMemExportToShareableHandle(&fd, sim_test_page(), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     CUmemAllocationProp prop = sim_test_prop(0), back;
     CUmemGenericAllocationHandle handle;
     prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;

@@ -8,10 +8,25 @@
 static void words_are_checked(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"", "sim", "sim:", "sim:0", "sim:12Gb", "sim:-1", "sim:1GiB,", "sim:1GiB,order=slow",
-                                      "sim:1GiB,order=random", "sim:1GiB,order=random:", "sim:1GiB,order=random:x", "sim:1GiB,page=3MiB",
-                                      "sim:1GiB,page=4KiB", "sim:1GiB,devices=0", "sim:1GiB,devices=65", "sim:1GiB,devices=two",
-                                      "sim:99999999999GiB", "cuda:0", "sim:1GiB,what"};
+    static const char *const bad[] = {"",
+                                      "sim",
+                                      "sim:",
+                                      "sim:0",
+                                      "sim:12Gb",
+                                      "sim:-1",
+                                      "sim:1GiB,",
+                                      "sim:1GiB,order=slow",
+                                      "sim:1GiB,order=random",
+                                      "sim:1GiB,order=random:",
+                                      "sim:1GiB,order=random:x",
+                                      "sim:1GiB,page=3MiB",
+                                      "sim:1GiB,page=4KiB",
+                                      "sim:1GiB,devices=0",
+                                      "sim:1GiB,devices=65",
+                                      "sim:1GiB,devices=two",
+                                      "sim:99999999999GiB",
+                                      "cuda:0",
+                                      "sim:1GiB,what"};
     sim_test_start("sim:4MiB");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char error[256] = "";
@@ -140,7 +155,7 @@ static void calls_fail_before_and_after(void **state)
     panel.fail_clear();
     panel.plan_failure("cuMemMap", 1, 2, CUDA_ERROR_UNKNOWN, SIMCUDA_AFTER);
     REFUSED(CUDA_ERROR_UNKNOWN, cuMemMap(base + 2 * PAGE, PAGE, 0, page, 0));
-    assert_int_equal(sim_test_census().mappings, 3); /* its whole effect */
+    assert_int_equal(sim_test_census().mappings, 3);                     /* its whole effect */
     REFUSED(CUDA_ERROR_INVALID_VALUE, cuMemMap(base, PAGE, 0, page, 0)); /* its own error is not replaced */
     OK(cuMemMap(base + 3 * PAGE, PAGE, 0, page, 0));
 
@@ -314,7 +329,8 @@ static void pinned_copies_happen_in_device_order(void **state)
 static void copies_are_touches(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         sim_test_start(words);
         CUstream a = sim_test_stream(), b = sim_test_stream();
         CUdeviceptr block;

@@ -28,22 +28,17 @@ static void expect(simcuda_finding_kind kind, uint64_t count)
     assert_int_equal(panel.findings(kind), count);
 }
 
-static void write_on(CUstream stream, CUdeviceptr address, size_t bytes)
-{
-    OK(panel.touch(stream, address, bytes, 1));
-}
+static void write_on(CUstream stream, CUdeviceptr address, size_t bytes) { OK(panel.touch(stream, address, bytes, 1)); }
 
-static void read_on(CUstream stream, CUdeviceptr address, size_t bytes)
-{
-    OK(panel.touch(stream, address, bytes, 0));
-}
+static void read_on(CUstream stream, CUdeviceptr address, size_t bytes) { OK(panel.touch(stream, address, bytes, 0)); }
 
 /* ---- between streams ---------------------------------------------------------------------------------------------------------- */
 
 static void missing_wait_is_a_race(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         write_on(w.a, w.base, PAGE);
         panel.run_device(); /* being finished is not being ordered */
@@ -59,7 +54,8 @@ static void missing_wait_is_a_race(void **state)
 static void readers_do_not_race(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         read_on(w.a, w.base, PAGE);
         read_on(w.b, w.base, PAGE);
@@ -73,7 +69,8 @@ static void readers_do_not_race(void **state)
 static void record_and_wait_order(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         CUstream c = sim_test_stream();
         write_on(w.a, w.base, PAGE);
@@ -93,7 +90,8 @@ static void record_and_wait_order(void **state)
 static void wait_covers_what_was_recorded(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         OK(cuEventRecord(w.event, w.a));
         write_on(w.a, w.base, PAGE);
@@ -107,7 +105,8 @@ static void wait_covers_what_was_recorded(void **state)
 static void empty_event_orders_nothing(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         write_on(w.a, w.base, PAGE);
         OK(cuEventQuery(w.event));
@@ -121,7 +120,8 @@ static void empty_event_orders_nothing(void **state)
 static void host_waits_order(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         for (int how = 0; how < 4; how++) {
             world w = start(words);
             write_on(w.a, w.base, PAGE);
@@ -148,7 +148,8 @@ static void host_waits_order(void **state)
 static void context_events_order(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         write_on(w.a, w.base, PAGE);
         OK(cuCtxRecordEvent(NULL, w.event));
@@ -171,7 +172,8 @@ static void context_events_order(void **state)
 static void order_outlives_its_objects(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         write_on(w.a, w.base, PAGE);
         OK(cuEventRecord(w.event, w.a));
@@ -187,7 +189,8 @@ static void order_outlives_its_objects(void **state)
 static void recycled_stream_is_not_the_old_one(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         write_on(w.a, w.base, PAGE);
         OK(cuStreamDestroy_v2(w.a));
@@ -203,13 +206,14 @@ static void recycled_stream_is_not_the_old_one(void **state)
 static void legacy_stream_orders_blocking_streams(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         CUstream blocking, other;
         OK(cuStreamCreate(&blocking, CU_STREAM_DEFAULT));
         OK(cuStreamCreate(&other, CU_STREAM_DEFAULT));
         write_on(blocking, w.base, PAGE);
-        write_on(NULL, w.base, PAGE); /* waits for all blocking streams */
+        write_on(NULL, w.base, PAGE);  /* waits for all blocking streams */
         write_on(other, w.base, PAGE); /* and they wait for it */
         write_on(CU_STREAM_LEGACY, w.base, PAGE);
         write_on(CU_STREAM_PER_THREAD, w.base, PAGE); /* "will synchronize with the legacy default stream" */
@@ -223,7 +227,8 @@ static void legacy_stream_orders_blocking_streams(void **state)
 static void blocking_streams_are_not_ordered_alone(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         CUstream one, two;
         OK(cuStreamCreate(&one, CU_STREAM_DEFAULT));
@@ -239,7 +244,8 @@ static void blocking_streams_are_not_ordered_alone(void **state)
 static void aliases_are_the_same_bytes(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         sim_test_map(w.base + 4 * PAGE, w.page);
         write_on(w.a, w.base, PAGE);
@@ -254,7 +260,8 @@ static void aliases_are_the_same_bytes(void **state)
 static void parts_of_a_page(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         write_on(w.a, w.base, 512);
         write_on(w.b, w.base + 512, 512); /* the neighbour */
@@ -275,7 +282,8 @@ static void parts_of_a_page(void **state)
 static void wide_touches(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         CUmemAllocationProp prop = sim_test_prop(0);
         CUmemGenericAllocationHandle wide;
@@ -298,7 +306,8 @@ static void wide_touches(void **state)
 static void unmap_too_early(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         write_on(w.a, w.base, PAGE);
         panel.run_device();
@@ -314,7 +323,8 @@ static void unmap_too_early(void **state)
 static void device_side_wait_does_not_cover_unmap(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         write_on(w.a, w.base, PAGE);
         OK(cuEventRecord(w.event, w.a));
@@ -328,7 +338,8 @@ static void device_side_wait_does_not_cover_unmap(void **state)
 static void page_moves_by_map_now_unmap_later(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         write_on(w.a, w.base, PAGE);
         OK(cuEventRecord(w.event, w.a));
@@ -347,7 +358,8 @@ static void page_moves_by_map_now_unmap_later(void **state)
 static void remap_without_order(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         write_on(w.a, w.base, PAGE);
         OK(cuMemUnmap(w.base, PAGE));
@@ -361,7 +373,8 @@ static void remap_without_order(void **state)
 static void free_too_early(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         CUdeviceptr block;
         void *pinned;
@@ -381,7 +394,8 @@ static void free_too_early(void **state)
 static void every_toucher_counts(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         CUstream streams[6];
         for (int i = 0; i < 6; i++) {
@@ -401,7 +415,8 @@ static void every_toucher_counts(void **state)
 static void use_after_destroy(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         OK(cuStreamDestroy_v2(w.a));
         REFUSED(CUDA_ERROR_INVALID_HANDLE, panel.touch(w.a, w.base, PAGE, 1));
@@ -424,7 +439,8 @@ static void use_after_destroy(void **state)
 static void destroy_with_work_outstanding(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         world w = start(words);
         int gate = panel.gate_close(w.a);
         write_on(w.a, w.base, PAGE);

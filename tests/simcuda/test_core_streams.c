@@ -97,7 +97,8 @@ static void random_follows_its_seed(void **state)
 static void gates_hold_the_device(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         sim_test_start(words);
         CUstream a = sim_test_stream(), b = sim_test_stream();
         CUevent event = sim_test_event();
@@ -228,10 +229,7 @@ static void events_and_contexts(void **state)
 static int calls_in_order[8], calls_made;
 static CUresult call_inside;
 
-static void note(void *number)
-{
-    calls_in_order[calls_made++] = (int)(intptr_t)number;
-}
+static void note(void *number) { calls_in_order[calls_made++] = (int)(intptr_t)number; }
 
 static void call_the_driver(void *unused)
 {
@@ -245,7 +243,8 @@ static void call_the_driver(void *unused)
 static void host_functions(void **state)
 {
     (void)state;
-    EACH_ORDER (words) {
+    EACH_ORDER(words)
+    {
         sim_test_start(words);
         CUstream a = sim_test_stream(), b = sim_test_stream();
         CUevent event = sim_test_event();

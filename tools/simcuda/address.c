@@ -29,10 +29,7 @@ static struct {
     uint64_t next, end; /* unused part of the newest window */
 } space;
 
-static unsigned bucket_of(uint64_t bytes)
-{
-    return (unsigned)((bytes >> 12) * UINT64_C(0x9E3779B97F4A7C15) >> 54);
-}
+static unsigned bucket_of(uint64_t bytes) { return (unsigned)((bytes >> 12) * UINT64_C(0x9E3779B97F4A7C15) >> 54); }
 
 static bool open_window(uint64_t bytes)
 {

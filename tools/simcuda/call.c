@@ -70,17 +70,17 @@ static size_t base_length(const char *name)
     return length;
 }
 
-/* Does the function go by this name? The exported name or the one cuGetProcAddress takes. */
+/* Does the function go by this name? The exported name, the one cuGetProcAddress takes, or "*". */
 static bool named(const sim_call *call, const char *name)
 {
+    if (strcmp(name, "*") == 0)
+        return true;
     size_t base = base_length(call->name);
     return strcmp(call->name, name) == 0 || (strlen(name) == base && strncmp(call->name, name, base) == 0);
 }
 
 static bool known(const char *name)
 {
-    if (strcmp(name, "*") == 0)
-        return true;
     for (sim_call *const *call = sim_calls_first; call < sim_calls_end; call++)
         if (named(*call, name))
             return true;
@@ -96,15 +96,9 @@ static const sim_cost *find_cost(const char *name)
     return &cost_of_others;
 }
 
-const char *sim_where(void)
-{
-    return where;
-}
+const char *sim_where(void) { return where; }
 
-void sim_say_where(const char *name)
-{
-    where = name;
-}
+void sim_say_where(const char *name) { where = name; }
 
 /* The rule that strikes this call, or NULL. */
 static const fail_rule *strike(const sim_call *call)
@@ -112,7 +106,7 @@ static const fail_rule *strike(const sim_call *call)
     const fail_rule *found = NULL;
     for (int i = 0; i < plan.rule_count; i++) {
         fail_rule *rule = &plan.rules[i];
-        if (strcmp(rule->function, "*") != 0 && !named(call, rule->function))
+        if (!named(call, rule->function))
             continue;
         rule->seen++;
         if (rule->seen >= rule->nth && (rule->count == 0 || rule->seen - rule->nth < rule->count) && !found)
@@ -359,10 +353,7 @@ double simcuda_cost_us(const char *table)
     return us;
 }
 
-uint64_t simcuda_inside_ns(void)
-{
-    return atomic_load_explicit(&inside_ns, memory_order_relaxed);
-}
+uint64_t simcuda_inside_ns(void) { return atomic_load_explicit(&inside_ns, memory_order_relaxed); }
 
 uint64_t simcuda_clock_ns(void)
 {

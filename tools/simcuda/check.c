@@ -359,15 +359,9 @@ static void check_observed(sim_mapping *mapping, const char *what)
              sim_lane_text(conflict.lane, text, sizeof text));
 }
 
-void sim_check_unmap(sim_mapping *mapping)
-{
-    check_observed(mapping, "unmap");
-}
+void sim_check_unmap(sim_mapping *mapping) { check_observed(mapping, "unmap"); }
 
-void sim_check_free(sim_mapping *mapping)
-{
-    check_observed(mapping, "free");
-}
+void sim_check_free(sim_mapping *mapping) { check_observed(mapping, "free"); }
 
 const char *sim_lane_text(uint32_t index, char *text, size_t room)
 {

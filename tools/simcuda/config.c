@@ -116,15 +116,9 @@ static void child_after_fork(void)
     }
 }
 
-static void before_fork(void)
-{
-    pthread_mutex_lock(&sim.lock);
-}
+static void before_fork(void) { pthread_mutex_lock(&sim.lock); }
 
-static void parent_after_fork(void)
-{
-    pthread_mutex_unlock(&sim.lock);
-}
+static void parent_after_fork(void) { pthread_mutex_unlock(&sim.lock); }
 
 /* Everything as a fresh process would see it. */
 static void start_over(void)

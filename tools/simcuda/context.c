@@ -21,10 +21,7 @@ static void forget_thread(void *record)
     free(self);
 }
 
-static void make_key(void)
-{
-    pthread_key_create(&self_key, forget_thread);
-}
+static void make_key(void) { pthread_key_create(&self_key, forget_thread); }
 
 sim_thread *sim_self(void)
 {
@@ -89,10 +86,7 @@ sim_context *sim_context_current(CUresult *code)
     return NULL;
 }
 
-sim_context *sim_context_primary(int device)
-{
-    return sim.devices[device].primary;
-}
+sim_context *sim_context_primary(int device) { return sim.devices[device].primary; }
 
 sim_lane *sim_context_legacy(sim_context *context)
 {
@@ -543,7 +537,8 @@ SIM_EXPORT CUresult CUDAAPI cuCtxWaitEvent(CUcontext handle, CUevent event_handl
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-/* ---- peers ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- peers ------------------------------------------------------------------------------------------------------------------------------
+ */
 
 SIM_EXPORT CUresult CUDAAPI cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {

@@ -89,27 +89,27 @@ static CUresult copy_on_stream(sim_frame *frame, bool per_thread, uint64_t to, u
 }
 
 /* Two names each: what stream 0 is. */
-#define PLAIN_COPY(name, to_type, from_type)                                                                                \
-    SIM_EXPORT CUresult CUDAAPI name(to_type to, from_type from, size_t bytes)                                              \
-    {                                                                                                                       \
-        SIM_ENTER(#name);                                                                                                   \
-        SIM_RETURN(copy_on_default(&sim_here, false, SIM_NUMBER(to), SIM_NUMBER(from), bytes));                             \
-    }                                                                                                                       \
-    SIM_EXPORT CUresult CUDAAPI name##_ptds(to_type to, from_type from, size_t bytes)                                       \
-    {                                                                                                                       \
-        SIM_ENTER(#name "_ptds");                                                                                           \
-        SIM_RETURN(copy_on_default(&sim_here, true, SIM_NUMBER(to), SIM_NUMBER(from), bytes));                              \
+#define PLAIN_COPY(name, to_type, from_type)                                                    \
+    SIM_EXPORT CUresult CUDAAPI name(to_type to, from_type from, size_t bytes)                  \
+    {                                                                                           \
+        SIM_ENTER(#name);                                                                       \
+        SIM_RETURN(copy_on_default(&sim_here, false, SIM_NUMBER(to), SIM_NUMBER(from), bytes)); \
+    }                                                                                           \
+    SIM_EXPORT CUresult CUDAAPI name##_ptds(to_type to, from_type from, size_t bytes)           \
+    {                                                                                           \
+        SIM_ENTER(#name "_ptds");                                                               \
+        SIM_RETURN(copy_on_default(&sim_here, true, SIM_NUMBER(to), SIM_NUMBER(from), bytes));  \
     }
-#define ASYNC_COPY(name, to_type, from_type)                                                                                \
-    SIM_EXPORT CUresult CUDAAPI name(to_type to, from_type from, size_t bytes, CUstream stream)                             \
-    {                                                                                                                       \
-        SIM_ENTER(#name);                                                                                                   \
-        SIM_RETURN(copy_on_stream(&sim_here, false, SIM_NUMBER(to), SIM_NUMBER(from), bytes, stream));                      \
-    }                                                                                                                       \
-    SIM_EXPORT CUresult CUDAAPI name##_ptsz(to_type to, from_type from, size_t bytes, CUstream stream)                      \
-    {                                                                                                                       \
-        SIM_ENTER(#name "_ptsz");                                                                                           \
-        SIM_RETURN(copy_on_stream(&sim_here, true, SIM_NUMBER(to), SIM_NUMBER(from), bytes, stream));                       \
+#define ASYNC_COPY(name, to_type, from_type)                                                           \
+    SIM_EXPORT CUresult CUDAAPI name(to_type to, from_type from, size_t bytes, CUstream stream)        \
+    {                                                                                                  \
+        SIM_ENTER(#name);                                                                              \
+        SIM_RETURN(copy_on_stream(&sim_here, false, SIM_NUMBER(to), SIM_NUMBER(from), bytes, stream)); \
+    }                                                                                                  \
+    SIM_EXPORT CUresult CUDAAPI name##_ptsz(to_type to, from_type from, size_t bytes, CUstream stream) \
+    {                                                                                                  \
+        SIM_ENTER(#name "_ptsz");                                                                      \
+        SIM_RETURN(copy_on_stream(&sim_here, true, SIM_NUMBER(to), SIM_NUMBER(from), bytes, stream));  \
     }
 
 PLAIN_COPY(cuMemcpy, CUdeviceptr, CUdeviceptr)
@@ -142,13 +142,13 @@ static CUresult copy_peer(sim_frame *frame, sim_lane *lane, uint64_t to, CUconte
     return code;
 }
 
-#define PLAIN_PEER(name, per_thread)                                                                                              \
+#define PLAIN_PEER(name, per_thread)                                                                                               \
     SIM_EXPORT CUresult CUDAAPI name(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes) \
-    {                                                                                                                             \
-        SIM_ENTER(#name);                                                                                                         \
-        sim_lane *lane = SIM_NEED_LANE(NULL, per_thread);                                                                         \
-        SIM_REFUSE_IF(sim_capture_unsafe(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);                                               \
-        SIM_RETURN(copy_peer(&sim_here, lane, to, to_context, from, from_context, bytes, true));                                  \
+    {                                                                                                                              \
+        SIM_ENTER(#name);                                                                                                          \
+        sim_lane *lane = SIM_NEED_LANE(NULL, per_thread);                                                                          \
+        SIM_REFUSE_IF(sim_capture_unsafe(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);                                                \
+        SIM_RETURN(copy_peer(&sim_here, lane, to, to_context, from, from_context, bytes, true));                                   \
     }
 #define ASYNC_PEER(name, per_thread)                                                                                               \
     SIM_EXPORT CUresult CUDAAPI name(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, \
@@ -183,32 +183,32 @@ static CUresult fill(sim_frame *frame, sim_lane *lane, uint64_t to, unsigned val
     return code;
 }
 
-#define FILL(name, type, element)                                                                                              \
-    SIM_EXPORT CUresult CUDAAPI name##_v2(CUdeviceptr to, type value, size_t count)                                            \
-    {                                                                                                                          \
-        SIM_ENTER(#name "_v2");                                                                                                \
-        sim_lane *lane = SIM_NEED_LANE(NULL, false);                                                                           \
-        SIM_REFUSE_IF(sim_capture_unsafe(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);                                            \
-        SIM_RETURN(fill(&sim_here, lane, to, value, element, count, true));                                                    \
-    }                                                                                                                          \
-    SIM_EXPORT CUresult CUDAAPI name##_v2_ptds(CUdeviceptr to, type value, size_t count)                                       \
-    {                                                                                                                          \
-        SIM_ENTER(#name "_v2_ptds");                                                                                           \
-        sim_lane *lane = SIM_NEED_LANE(NULL, true);                                                                            \
-        SIM_REFUSE_IF(sim_capture_unsafe(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);                                            \
-        SIM_RETURN(fill(&sim_here, lane, to, value, element, count, true));                                                    \
-    }                                                                                                                          \
-    SIM_EXPORT CUresult CUDAAPI name##Async(CUdeviceptr to, type value, size_t count, CUstream stream)                         \
-    {                                                                                                                          \
-        SIM_ENTER(#name "Async");                                                                                              \
-        sim_lane *lane = SIM_NEED_LANE(stream, false);                                                                         \
-        SIM_RETURN(fill(&sim_here, lane, to, value, element, count, false));                                                   \
-    }                                                                                                                          \
-    SIM_EXPORT CUresult CUDAAPI name##Async_ptsz(CUdeviceptr to, type value, size_t count, CUstream stream)                    \
-    {                                                                                                                          \
-        SIM_ENTER(#name "Async_ptsz");                                                                                         \
-        sim_lane *lane = SIM_NEED_LANE(stream, true);                                                                          \
-        SIM_RETURN(fill(&sim_here, lane, to, value, element, count, false));                                                   \
+#define FILL(name, type, element)                                                                           \
+    SIM_EXPORT CUresult CUDAAPI name##_v2(CUdeviceptr to, type value, size_t count)                         \
+    {                                                                                                       \
+        SIM_ENTER(#name "_v2");                                                                             \
+        sim_lane *lane = SIM_NEED_LANE(NULL, false);                                                        \
+        SIM_REFUSE_IF(sim_capture_unsafe(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);                         \
+        SIM_RETURN(fill(&sim_here, lane, to, value, element, count, true));                                 \
+    }                                                                                                       \
+    SIM_EXPORT CUresult CUDAAPI name##_v2_ptds(CUdeviceptr to, type value, size_t count)                    \
+    {                                                                                                       \
+        SIM_ENTER(#name "_v2_ptds");                                                                        \
+        sim_lane *lane = SIM_NEED_LANE(NULL, true);                                                         \
+        SIM_REFUSE_IF(sim_capture_unsafe(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);                         \
+        SIM_RETURN(fill(&sim_here, lane, to, value, element, count, true));                                 \
+    }                                                                                                       \
+    SIM_EXPORT CUresult CUDAAPI name##Async(CUdeviceptr to, type value, size_t count, CUstream stream)      \
+    {                                                                                                       \
+        SIM_ENTER(#name "Async");                                                                           \
+        sim_lane *lane = SIM_NEED_LANE(stream, false);                                                      \
+        SIM_RETURN(fill(&sim_here, lane, to, value, element, count, false));                                \
+    }                                                                                                       \
+    SIM_EXPORT CUresult CUDAAPI name##Async_ptsz(CUdeviceptr to, type value, size_t count, CUstream stream) \
+    {                                                                                                       \
+        SIM_ENTER(#name "Async_ptsz");                                                                      \
+        sim_lane *lane = SIM_NEED_LANE(stream, true);                                                       \
+        SIM_RETURN(fill(&sim_here, lane, to, value, element, count, false));                                \
     }
 FILL(cuMemsetD8, unsigned char, 1)
 FILL(cuMemsetD16, unsigned short, 2)

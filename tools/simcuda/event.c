@@ -15,10 +15,7 @@ sim_event *sim_event_of(CUevent handle, CUresult *code)
     return handle ? sim_handle_get(SIM_EVENT, SIM_NUMBER(handle)) : NULL;
 }
 
-bool sim_event_done(const sim_event *event)
-{
-    return !event->recorded || sim_lane_done(event->lane, event->tick);
-}
+bool sim_event_done(const sim_event *event) { return !event->recorded || sim_lane_done(event->lane, event->tick); }
 
 SIM_EXPORT CUresult CUDAAPI cuEventCreate(CUevent *handle, unsigned flags)
 {

@@ -21,7 +21,7 @@ static struct {
     uint64_t live;
 } tables[SIM_KINDS];
 
-static const char *const kind_names[SIM_KINDS] = {"",     "context",    "stream",     "event", "memory handle", "memory pool",
+static const char *const kind_names[SIM_KINDS] = {"",      "context",    "stream",     "event", "memory handle", "memory pool",
                                                   "graph", "graph node", "graph exec", "module"};
 
 uint64_t sim_handle_new(sim_kind kind, void *object)
@@ -78,10 +78,7 @@ void *sim_handle_get(sim_kind kind, uint64_t handle)
     return slot ? slot->object : NULL;
 }
 
-uint64_t sim_handle_live(sim_kind kind)
-{
-    return tables[kind].live;
-}
+uint64_t sim_handle_live(sim_kind kind) { return tables[kind].live; }
 
 bool sim_handle_at(sim_kind kind, size_t index, void **object)
 {

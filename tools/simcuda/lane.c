@@ -40,10 +40,7 @@ static bool push_index(uint32_t **list, uint32_t *count, uint32_t *room, uint32_
     return true;
 }
 
-sim_lane *sim_lane_at(uint32_t index)
-{
-    return index < lanes.count ? lanes.entries[index].lane : NULL;
-}
+sim_lane *sim_lane_at(uint32_t index) { return index < lanes.count ? lanes.entries[index].lane : NULL; }
 
 bool sim_lane_done(uint32_t index, uint32_t tick)
 {
@@ -295,10 +292,7 @@ static void wait_clock(sim_lane *lane, const sim_clock *clock, uint32_t on_lane,
     sim_lane_enqueue(lane, NULL);
 }
 
-void sim_lane_wait_lane(sim_lane *lane, sim_lane *other)
-{
-    wait_clock(lane, &other->clock, other->index, other->enqueued, other->time_ns);
-}
+void sim_lane_wait_lane(sim_lane *lane, sim_lane *other) { wait_clock(lane, &other->clock, other->index, other->enqueued, other->time_ns); }
 
 void sim_lane_wait_event(sim_lane *lane, const sim_event *event)
 {

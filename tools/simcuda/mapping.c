@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 
 #define ADDRESS_BITS 47
-#define LEAF_BITS 30 /* a leaf of the table covers 1 GiB */
+#define LEAF_BITS 30                    /* a leaf of the table covers 1 GiB */
 #define SMALL_BYTES (UINT64_C(1) << 20) /* below, cuMemAlloc shares pages: charge by 512 bytes */
 
 static sim_mapping **leaves[1u << (ADDRESS_BITS - LEAF_BITS)];
@@ -117,10 +117,7 @@ void sim_mapping_drop(sim_mapping *mapping)
 
 /* ---- memory with its addresses --------------------------------------------------------------------------------------------------- */
 
-static uint64_t whole_pages(uint64_t bytes)
-{
-    return (bytes + sim.page_bytes - 1) & ~(sim.page_bytes - 1);
-}
+static uint64_t whole_pages(uint64_t bytes) { return (bytes + sim.page_bytes - 1) & ~(sim.page_bytes - 1); }
 
 sim_mapping *sim_memory_new(sim_memory_kind kind, int device, uint64_t bytes, CUresult *code)
 {

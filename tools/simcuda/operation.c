@@ -31,10 +31,7 @@ int sim_gate_new(void)
     return gates.count;
 }
 
-bool sim_gate_is_open(int gate)
-{
-    return gates.open[gate - 1];
-}
+bool sim_gate_is_open(int gate) { return gates.open[gate - 1]; }
 
 void sim_gate_set(int gate)
 {

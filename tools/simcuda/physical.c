@@ -50,10 +50,7 @@ static bool open_file(void)
     return true;
 }
 
-static uint64_t rounded(uint64_t bytes)
-{
-    return (bytes + sim.page_bytes - 1) & ~(sim.page_bytes - 1);
-}
+static uint64_t rounded(uint64_t bytes) { return (bytes + sim.page_bytes - 1) & ~(sim.page_bytes - 1); }
 
 static bool take_region(sim_physical *physical)
 {

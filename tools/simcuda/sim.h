@@ -55,19 +55,19 @@ typedef struct sim_call {
 typedef struct sim_frame {
     sim_call *call;
     uint64_t start_ns;
-    uint64_t pages, ranges;  /* what the price is multiplied with; set by the entry point, 0 otherwise */
-    bool host_waited;        /* the host waited for the device: the call counts as host_sync */
-    CUresult code_after;     /* what a plan wants reported instead of success */
+    uint64_t pages, ranges; /* what the price is multiplied with; set by the entry point, 0 otherwise */
+    bool host_waited;       /* the host waited for the device: the call counts as host_sync */
+    CUresult code_after;    /* what a plan wants reported instead of success */
 } sim_frame;
 
-#define SIM_ENTER_(name_, needs_init_)                                                                                      \
-    static sim_call sim_this_call = {.name = name_, .needs_init = needs_init_};                                             \
-    static sim_call *const sim_this_entry __attribute__((used, section("sim_calls"))) = &sim_this_call;                     \
-    sim_frame sim_here;                                                                                                     \
-    do {                                                                                                                    \
-        CUresult sim_early = sim_call_enter(&sim_here, &sim_this_call);                                                     \
-        if (sim_early != CUDA_SUCCESS)                                                                                      \
-            return sim_early;                                                                                               \
+#define SIM_ENTER_(name_, needs_init_)                                                                  \
+    static sim_call sim_this_call = {.name = name_, .needs_init = needs_init_};                         \
+    static sim_call *const sim_this_entry __attribute__((used, section("sim_calls"))) = &sim_this_call; \
+    sim_frame sim_here;                                                                                 \
+    do {                                                                                                \
+        CUresult sim_early = sim_call_enter(&sim_here, &sim_this_call);                                 \
+        if (sim_early != CUDA_SUCCESS)                                                                  \
+            return sim_early;                                                                           \
     } while (0)
 
 #define SIM_ENTER(name) SIM_ENTER_(name, true)
@@ -139,10 +139,7 @@ typedef struct sim_clock {
     uint32_t room;
 } sim_clock;
 
-static inline uint32_t sim_clock_at(const sim_clock *clock, uint32_t lane)
-{
-    return lane < clock->room ? clock->ticks[lane] : 0;
-}
+static inline uint32_t sim_clock_at(const sim_clock *clock, uint32_t lane) { return lane < clock->room ? clock->ticks[lane] : 0; }
 /* Each entry the larger of both; true if that changed anything. */
 bool sim_clock_join(sim_clock *clock, const sim_clock *other);
 void sim_clock_copy(sim_clock *clock, const sim_clock *other);
@@ -161,14 +158,14 @@ struct sim_lane {
     bool busy;          /* completed < enqueued; see sim.busy */
     bool calling;       /* a host callback of this lane is running, without the lock */
     uint32_t busy_slot;
-    uint64_t time_ns;   /* device time at which the last work ends */
+    uint64_t time_ns; /* device time at which the last work ends */
     sim_clock clock;
-    uint64_t version;      /* changes with the clock */
-    uint64_t host_version; /* version of the host's clock that was last joined */
-    uint64_t legacy_version;  /* of the legacy lane that was last joined here */
-    uint64_t seen_by_legacy;  /* our version that the legacy lane last joined */
-    uint64_t seen_by_fence;   /* our version that the context's fence last joined */
-    sim_work *first, *last;   /* queue of work that matters, in order of tick */
+    uint64_t version;        /* changes with the clock */
+    uint64_t host_version;   /* version of the host's clock that was last joined */
+    uint64_t legacy_version; /* of the legacy lane that was last joined here */
+    uint64_t seen_by_legacy; /* our version that the legacy lane last joined */
+    uint64_t seen_by_fence;  /* our version that the context's fence last joined */
+    sim_work *first, *last;  /* queue of work that matters, in order of tick */
     sim_context *context;
     sim_lane *next, *previous; /* lanes of the context */
     sim_capture *capture;      /* owned by capture.c: NULL while not capturing */
@@ -201,8 +198,8 @@ void sim_context_synchronise(sim_frame *frame, sim_context *context);
 /* ---- operations: what a stream can be asked to do (operation.c) ---------------------------------------------------------------- */
 
 typedef enum sim_op_kind {
-    SIM_OP_NOTHING,  /* an empty node, a barrier */
-    SIM_OP_TOUCH,    /* a kernel */
+    SIM_OP_NOTHING, /* an empty node, a barrier */
+    SIM_OP_TOUCH,   /* a kernel */
     SIM_OP_COPY,
     SIM_OP_FILL,
     SIM_OP_CALLBACK, /* host function */
@@ -231,9 +228,9 @@ typedef struct sim_op {
             unsigned value, element;   /* element: 1, 2 or 4 bytes */
         } fill;
         struct {
-            CUhostFn function;         /* one of the two is set */
+            CUhostFn function; /* one of the two is set */
             CUstreamCallback callback;
-            CUstream stream;           /* for callback */
+            CUstream stream; /* for callback */
             void *data;
         } call;
         int gate;
@@ -259,12 +256,12 @@ struct sim_context {
     int device;
     unsigned flags;
     bool primary;
-    uint64_t peers;     /* devices whose cuMemAlloc memory work of this context may touch: bit per ordinal */
-    sim_lane *legacy;   /* made when first used */
-    sim_lane *fence;    /* inner lane for cuCtxRecordEvent and cuCtxWaitEvent; NULL until used */
-    bool fence_holds;   /* new lanes wait for the fence */
-    sim_lane *lanes;    /* all of them, through lane->next */
-    unsigned captures;  /* streams of the context that are capturing; kept by capture.c */
+    uint64_t peers;    /* devices whose cuMemAlloc memory work of this context may touch: bit per ordinal */
+    sim_lane *legacy;  /* made when first used */
+    sim_lane *fence;   /* inner lane for cuCtxRecordEvent and cuCtxWaitEvent; NULL until used */
+    bool fence_holds;  /* new lanes wait for the fence */
+    sim_lane *lanes;   /* all of them, through lane->next */
+    unsigned captures; /* streams of the context that are capturing; kept by capture.c */
 };
 
 typedef struct sim_per_thread {
@@ -278,9 +275,9 @@ typedef struct sim_thread {
     uint32_t number;
     struct sim_stacked {
         uint64_t handle, id; /* handles come back, ids do not */
-    } *stack;                /* contexts; [depth - 1] is current */
+    } * stack;               /* contexts; [depth - 1] is current */
     unsigned depth, room;
-    bool in_callback; /* running a host function: driver calls are refused with NOT_PERMITTED */
+    bool in_callback;         /* running a host function: driver calls are refused with NOT_PERMITTED */
     sim_per_thread *defaults; /* per-thread default streams, one per context */
     unsigned default_count;
     CUstreamCaptureMode capture_mode; /* cuThreadExchangeStreamCaptureMode; GLOBAL at first; capture.c */
@@ -290,13 +287,13 @@ typedef struct sim_thread {
 sim_thread *sim_self(void); /* also without the lock */
 /* The calling thread's current context, or NULL with *code 201 (none) or 709 (destroyed, reported). */
 sim_context *sim_context_current(CUresult *code);
-#define SIM_NEED_CONTEXT()                                        \
-    ({                                                            \
-        CUresult sim_why = CUDA_SUCCESS;                          \
-        sim_context *sim_found = sim_context_current(&sim_why);   \
-        if (!sim_found)                                           \
-            SIM_RETURN(sim_why);                                  \
-        sim_found;                                                \
+#define SIM_NEED_CONTEXT()                                      \
+    ({                                                          \
+        CUresult sim_why = CUDA_SUCCESS;                        \
+        sim_context *sim_found = sim_context_current(&sim_why); \
+        if (!sim_found)                                         \
+            SIM_RETURN(sim_why);                                \
+        sim_found;                                              \
     })
 /* The context of a handle; NULL handle: NULL with 201. */
 sim_context *sim_context_of(CUcontext handle, CUresult *code);
@@ -314,13 +311,13 @@ typedef struct sim_stream {
 /* What a CUstream argument stands for. NULL and CU_STREAM_LEGACY / _PER_THREAD need a current context; per_thread says that the function
  * is the _ptsz/_ptds form, where NULL is the calling thread's default stream. NULL result: *code. */
 sim_lane *sim_stream_lane(CUstream stream, bool per_thread, CUresult *code);
-#define SIM_NEED_LANE(stream, per_thread)                                      \
-    ({                                                                         \
-        CUresult sim_why = CUDA_SUCCESS;                                       \
+#define SIM_NEED_LANE(stream, per_thread)                                        \
+    ({                                                                           \
+        CUresult sim_why = CUDA_SUCCESS;                                         \
         sim_lane *sim_found = sim_stream_lane((stream), (per_thread), &sim_why); \
-        if (!sim_found)                                                        \
-            SIM_RETURN(sim_why);                                               \
-        sim_found;                                                             \
+        if (!sim_found)                                                          \
+            SIM_RETURN(sim_why);                                                 \
+        sim_found;                                                               \
     })
 
 struct sim_event {
@@ -360,19 +357,19 @@ typedef struct sim_page {
 } sim_page;
 
 typedef struct sim_physical {
-    uint64_t handle; /* cuMemCreate's value, 0 for others and once released */
-    uint64_t number; /* unique for ever; what simcuda_mapping.handle shows */
+    uint64_t handle;        /* cuMemCreate's value, 0 for others and once released */
+    uint64_t number;        /* unique for ever; what simcuda_mapping.handle shows */
     uint64_t bytes, charge; /* charge: what counts against the device's capacity */
-    int device;      /* -1: host memory */
-    bool created;    /* by cuMemCreate */
-    bool dormant;    /* no handle left, but a mapping from which cuMemRetainAllocationHandle can bring it back */
-    uint32_t handles;  /* cuMemCreate and cuMemRetainAllocationHandle */
+    int device;             /* -1: host memory */
+    bool created;           /* by cuMemCreate */
+    bool dormant;           /* no handle left, but a mapping from which cuMemRetainAllocationHandle can bring it back */
+    uint32_t handles;       /* cuMemCreate and cuMemRetainAllocationHandle */
     uint32_t mappings;
     uint32_t page_count;
     uint64_t content; /* offset in the memfd; content mode */
     uint8_t *view;    /* host view of the bytes: content mode and pinned host memory, else NULL */
     CUmemAllocationProp prop;
-    sim_page *pages;  /* touch records per page of sim.page_bytes; &inner for one page */
+    sim_page *pages; /* touch records per page of sim.page_bytes; &inner for one page */
     sim_page inner;
 } sim_physical;
 
@@ -453,19 +450,16 @@ typedef struct sim_state {
     sim_device devices[SIM_MAX_DEVICES];
     sim_clock host; /* what the host has observed */
     uint64_t host_version;
-    uint64_t host_ns; /* modelled */
-    uint64_t next_id; /* contexts, streams, physical memory, buffers: unique for ever */
-    uint64_t ceiling; /* live mappings with access per process */
+    uint64_t host_ns;               /* modelled */
+    uint64_t next_id;               /* contexts, streams, physical memory, buffers: unique for ever */
+    uint64_t ceiling;               /* live mappings with access per process */
     uint64_t handles, handle_bytes; /* cuMemCreate allocations that count */
     uint64_t accessible;            /* live mappings with access */
 } sim_state;
 extern sim_state sim;
 
 /* A device ordinal as the driver takes it. */
-static inline bool sim_device_valid(CUdevice device)
-{
-    return device >= 0 && device < sim.device_count;
-}
+static inline bool sim_device_valid(CUdevice device) { return device >= 0 && device < sim.device_count; }
 
 /*
  * The other half: capture.c, graph.c, pool.c, ipc.c. Called with the lock held.

@@ -146,16 +146,16 @@ void sim_stream_reset(void)
 
 /* ---- two names, one body ------------------------------------------------------------------------------------------------------------ */
 
-#define BOTH(name, params, body_arguments, body)                                      \
-    SIM_EXPORT CUresult CUDAAPI name params                                           \
-    {                                                                                 \
-        SIM_ENTER(#name);                                                             \
-        SIM_RETURN(body(&sim_here, false, SIM_UNPACK body_arguments));                \
-    }                                                                                 \
-    SIM_EXPORT CUresult CUDAAPI name##_ptsz params                                    \
-    {                                                                                 \
-        SIM_ENTER(#name "_ptsz");                                                     \
-        SIM_RETURN(body(&sim_here, true, SIM_UNPACK body_arguments));                 \
+#define BOTH(name, params, body_arguments, body)                       \
+    SIM_EXPORT CUresult CUDAAPI name params                            \
+    {                                                                  \
+        SIM_ENTER(#name);                                              \
+        SIM_RETURN(body(&sim_here, false, SIM_UNPACK body_arguments)); \
+    }                                                                  \
+    SIM_EXPORT CUresult CUDAAPI name##_ptsz params                     \
+    {                                                                  \
+        SIM_ENTER(#name "_ptsz");                                      \
+        SIM_RETURN(body(&sim_here, true, SIM_UNPACK body_arguments));  \
     }
 #define SIM_UNPACK(...) __VA_ARGS__
 

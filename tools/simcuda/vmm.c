@@ -12,15 +12,9 @@
 
 #define PRICE_PAGE (UINT64_C(2) << 20) /* prices are per 2 MiB */
 
-static uint64_t price_pages(uint64_t bytes)
-{
-    return (bytes + PRICE_PAGE - 1) / PRICE_PAGE;
-}
+static uint64_t price_pages(uint64_t bytes) { return (bytes + PRICE_PAGE - 1) / PRICE_PAGE; }
 
-static bool page_aligned(uint64_t value)
-{
-    return (value & (sim.page_bytes - 1)) == 0;
-}
+static bool page_aligned(uint64_t value) { return (value & (sim.page_bytes - 1)) == 0; }
 
 static CUresult check_properties(const CUmemAllocationProp *prop)
 {
@@ -161,7 +155,8 @@ SIM_EXPORT CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocati
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-/* ---- mappings ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- mappings -------------------------------------------------------------------------------------------------------------------------
+ */
 
 SIM_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
                                      unsigned long long flags)
