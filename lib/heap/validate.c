@@ -80,6 +80,7 @@ typedef struct tree_walk {
     const cmi_heap *heap;
     uint32_t binset;
     uint8_t kind;
+    unsigned class_index; /* of slabs */
     uint64_t bytes;
     uint32_t blocks;
     cmi_block_id last; /* the node visited before */
@@ -100,7 +101,9 @@ static void walk_tree(tree_walk *walk, cmi_block_id id)
     walk_tree(walk, block->left);
     const cmi_block *last = cmi_heap_block(walk->heap, walk->last);
     bool after = !walk->last || last->bytes < block->bytes || (last->bytes == block->bytes && last->offset < block->offset);
-    if (!walk->fault && (block->kind != walk->kind || block->binset != walk->binset || !after)) {
+    bool same = block->kind == walk->kind && block->binset == walk->binset
+        && (block->kind != CMI_BLOCK_SLAB || walk->heap->slabs[block->slab]->class_index == walk->class_index);
+    if (!walk->fault && (!same || !after)) {
         walk->fault = "tree out of order, or with a block that does not belong there";
     }
     walk->last = id;
@@ -137,6 +140,7 @@ static const char *check_binset(const cmi_heap *heap, uint32_t number)
     walk = (tree_walk){.heap = heap, .binset = number, .kind = CMI_BLOCK_SLAB};
     for (unsigned class_index = 0; class_index < CMI_CLASS_COUNT; class_index++) {
         walk.last = 0;
+        walk.class_index = class_index;
         walk_tree(&walk, set->slab_root[class_index]);
     }
     return walk.fault;
