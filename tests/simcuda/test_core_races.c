@@ -390,6 +390,26 @@ static void free_too_early(void **state)
     }
 }
 
+/* cuMemSetAccess may take rights away: for the device that is an unmap. */
+static void access_taken_too_early(void **state)
+{
+    (void)state;
+    EACH_ORDER(words)
+    {
+        world w = start(words);
+        CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READ};
+        write_on(w.a, w.base, PAGE);
+        OK(sim_test_grant(w.base, PAGE)); /* nothing is taken */
+        expect(SIMCUDA_RACE_UNMAP, 0);
+        OK(cuMemSetAccess(w.base, PAGE, &access, 1));
+        expect(SIMCUDA_RACE_UNMAP, 1);
+        OK(cuStreamSynchronize(w.a));
+        access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        OK(cuMemSetAccess(w.base, PAGE, &access, 1));
+        expect(SIMCUDA_RACE_UNMAP, 1);
+    }
+}
+
 /* Several streams hold a mapping: the host must have seen all of them. */
 static void every_toucher_counts(void **state)
 {
@@ -478,6 +498,7 @@ int main(void)
         cmocka_unit_test(page_moves_by_map_now_unmap_later),
         cmocka_unit_test(remap_without_order),
         cmocka_unit_test(free_too_early),
+        cmocka_unit_test(access_taken_too_early),
         cmocka_unit_test(every_toucher_counts),
         cmocka_unit_test(use_after_destroy),
         cmocka_unit_test(destroy_with_work_outstanding),

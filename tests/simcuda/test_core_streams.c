@@ -57,7 +57,14 @@ static void asking_again_and_again_ends(void **state)
     while (cuEventQuery(event) == CUDA_ERROR_NOT_READY)
         assert_true(++asked < 100000);
     assert_true(asked > 100);
+    /* one that does something in between is not waiting */
+    CUstream other = sim_test_stream();
     panel.gate_close(stream);
+    OK(cuEventRecord(event, stream));
+    for (asked = 0; asked < 30000; asked++) {
+        REFUSED(CUDA_ERROR_NOT_READY, cuEventQuery(event));
+        OK(cuStreamQuery(other));
+    }
     for (asked = 0; cuStreamQuery(stream) == CUDA_ERROR_NOT_READY; asked++)
         assert_true(asked < 100000);
 }

@@ -155,6 +155,7 @@ CUresult sim_call_enter(sim_frame *frame, sim_call *call)
         return CUDA_ERROR_NOT_PERMITTED; /* cuda.h, cuLaunchHostFunc: no CUDA calls in a host function */
     pthread_mutex_lock(&sim.lock);
     sim_thread_refresh();
+    sim.call_number++;
     if (!call->cost)
         call->cost = find_cost(call->name);
     park_if_planned(call);
@@ -227,6 +228,8 @@ int simcuda_fail(const char *function, uint64_t nth, uint64_t count, int code, s
 {
     uint64_t start = sim_panel_enter();
     int number = -1;
+    if (!sim.configured)
+        sim_config_default(); /* now, or cuInit would forget the plan */
     if (plan.rule_count < MAX_RULES && nth > 0 && keep_name(plan.names[plan.rule_count], function)) {
         number = plan.rule_count++;
         plan.rules[number] = (fail_rule){plan.names[number], 0, nth, count, code, when};
@@ -254,6 +257,8 @@ int simcuda_park(const char *function, uint64_t nth)
 {
     uint64_t start = sim_panel_enter();
     int result = -1;
+    if (!sim.configured)
+        sim_config_default();
     if (nth > 0 && keep_name(plan.park_name, function)) {
         plan.park_in = nth;
         result = 0;

@@ -354,14 +354,16 @@ static void check_observed(sim_mapping *mapping, const char *what)
     if (!conflict.tick)
         return;
     char text[64];
-    sim_find(SIMCUDA_RACE_UNMAP, "%s of %llu bytes at 0x%llx (physical #%llu), but the host has not seen a touch on %s end", what,
+    sim_find(SIMCUDA_RACE_UNMAP, "%s %llu bytes at 0x%llx (physical #%llu), but the host has not seen a touch on %s end", what,
              (unsigned long long)mapping->bytes, (unsigned long long)mapping->address, (unsigned long long)mapping->physical->number,
              sim_lane_text(conflict.lane, text, sizeof text));
 }
 
-void sim_check_unmap(sim_mapping *mapping) { check_observed(mapping, "unmap"); }
+void sim_check_unmap(sim_mapping *mapping) { check_observed(mapping, "unmap of"); }
 
-void sim_check_free(sim_mapping *mapping) { check_observed(mapping, "free"); }
+void sim_check_revoke(sim_mapping *mapping) { check_observed(mapping, "access taken from"); }
+
+void sim_check_free(sim_mapping *mapping) { check_observed(mapping, "free of"); }
 
 const char *sim_lane_text(uint32_t index, char *text, size_t room)
 {

@@ -24,6 +24,7 @@ static struct {
     uint32_t busy_count, busy_room;
     sim_work *spare;
     uint32_t polled_lane, polled_tick, polls;
+    uint64_t polled_call;
 } lanes;
 
 static bool push_index(uint32_t **list, uint32_t *count, uint32_t *room, uint32_t index)
@@ -447,15 +448,16 @@ void sim_lane_synchronise(sim_frame *frame, sim_lane *lane)
 }
 
 /* In order lazy nothing ends by itself: a program that asks again and again, and does nothing else, would wait for ever. */
-#define POLLS_ARE_A_WAIT 1000
+#define POLLS_ARE_A_WAIT 10000
 
 bool sim_lane_poll(uint32_t index, uint32_t tick)
 {
-    if (lanes.polled_lane != index || lanes.polled_tick != tick) {
+    if (lanes.polled_lane != index || lanes.polled_tick != tick || lanes.polled_call + 1 != sim.call_number) {
         lanes.polled_lane = index;
         lanes.polled_tick = tick;
         lanes.polls = 0;
     }
+    lanes.polled_call = sim.call_number;
     if (++lanes.polls < POLLS_ARE_A_WAIT)
         return false;
     sim_lane *lane = sim_lane_at(index);

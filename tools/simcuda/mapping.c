@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define ADDRESS_BITS 47
+#define ADDRESS_BITS 48 /* what user space has on x86-64 and aarch64 */
 #define LEAF_BITS 30                    /* a leaf of the table covers 1 GiB */
 #define SMALL_BYTES (UINT64_C(1) << 20) /* below, cuMemAlloc shares pages: charge by 512 bytes */
 

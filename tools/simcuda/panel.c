@@ -12,6 +12,7 @@ int simcuda_touch(void *stream, uint64_t address, size_t bytes, int write)
         return CUDA_ERROR_NOT_PERMITTED;
     uint64_t start = sim_panel_enter();
     sim_say_where("simcuda_touch");
+    sim.call_number++;
     CUresult code = sim.initialised ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
     sim_lane *lane = code == CUDA_SUCCESS ? sim_stream_lane(stream, false, &code) : NULL;
     if (lane && (bytes == 0 || address + bytes < address)) {

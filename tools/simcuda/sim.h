@@ -421,6 +421,7 @@ CUresult sim_check_reach(const sim_context *context, const sim_reach *reach);
 void sim_check_touch(sim_lane *lane, const sim_reach *reach);
 /* The host takes the bytes or the address away (cuMemFree, cuMemUnmap ...): every touch must have been observed. */
 void sim_check_unmap(sim_mapping *mapping);
+void sim_check_revoke(sim_mapping *mapping);
 void sim_check_free(sim_mapping *mapping);
 
 /* ---- the whole -------------------------------------------------------------------------------------------------------------------- */
@@ -451,6 +452,7 @@ typedef struct sim_state {
     sim_clock host; /* what the host has observed */
     uint64_t host_version;
     uint64_t host_ns;               /* modelled */
+    uint64_t call_number; /* driver calls and touches so far */
     uint64_t next_id;               /* contexts, streams, physical memory, buffers: unique for ever */
     uint64_t ceiling;               /* live mappings with access per process */
     uint64_t handles, handle_bytes; /* cuMemCreate allocations that count */

@@ -219,12 +219,11 @@ SIM_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes)
 static void grant(sim_mapping *mapping, const CUmemAccessDesc *access)
 {
     uint64_t bit = UINT64_C(1) << access->location.id;
-    mapping->readers &= ~bit;
-    mapping->writers &= ~bit;
-    if (access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
-        mapping->readers |= bit;
-    if (access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-        mapping->writers |= bit;
+    bool reads = access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE, writes = access->flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    if ((!reads && mapping->readers & bit) || (!writes && mapping->writers & bit))
+        sim_check_revoke(mapping); /* the device would fault as after an unmap */
+    mapping->readers = reads ? mapping->readers | bit : mapping->readers & ~bit;
+    mapping->writers = writes ? mapping->writers | bit : mapping->writers & ~bit;
 }
 
 static CUresult check_access(uint64_t address, uint64_t bytes, const CUmemAccessDesc *access, size_t count)
