@@ -126,11 +126,12 @@ static void bad_begins_and_ends(void **state)
 static void who_is_barred(void **state)
 {
     (void)state;
-    const CUstreamCaptureMode g = CU_STREAM_CAPTURE_MODE_GLOBAL, l = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, r = CU_STREAM_CAPTURE_MODE_RELAXED;
+    const CUstreamCaptureMode g = CU_STREAM_CAPTURE_MODE_GLOBAL, l = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+                              r = CU_STREAM_CAPTURE_MODE_RELAXED;
     const struct {
         CUstreamCaptureMode capture, thread;
         bool own_barred, other_barred;
-    } rules[] = {{g, g, true, true},  {g, l, true, false},  {g, r, false, false}, {l, g, true, false}, {l, l, true, false},
+    } rules[] = {{g, g, true, true},   {g, l, true, false},  {g, r, false, false}, {l, g, true, false}, {l, l, true, false},
                  {l, r, false, false}, {r, g, false, false}, {r, l, false, false}, {r, r, false, false}};
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         CUdeviceptr address;

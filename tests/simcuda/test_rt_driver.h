@@ -20,7 +20,7 @@
 
 /* clang-format off */
 #define TEST_PANEL(F) \
-    F(configure) F(set_feature) F(touch) F(gate_close) F(gate_open) F(run_device) F(calls_of) F(count_objects) F(findings) F(races) \
+    F(configure) F(set_feature) F(touch) F(gate_close) F(gate_open) F(fail) F(calls_of) F(count_objects) F(findings) F(races) \
     F(finding_text) F(findings_reset)
 /* Beside what the runtime asks for. */
 #define TEST_MORE_DRIVER(F) \
@@ -74,10 +74,10 @@ static void *test_symbol(const char *name)
     return symbol;
 }
 
-#define TEST_ASSIGN(to, symbol)                    \
-    do {                                           \
-        void *found_symbol = (symbol);             \
-        memcpy(&(to), &found_symbol, sizeof (to)); \
+#define TEST_ASSIGN(to, symbol)                   \
+    do {                                          \
+        void *found_symbol = (symbol);            \
+        memcpy(&(to), &found_symbol, sizeof(to)); \
     } while (0)
 
 /* Fresh devices, and the primary context of device 0 current. */

@@ -163,10 +163,7 @@ static void copies_move_bytes_at_each_launch(void **state)
     assert_int_equal(panel.races(), 0);
 }
 
-static void count_up(void *counter)
-{
-    ++*(int *)counter;
-}
+static void count_up(void *counter) { ++*(int *)counter; }
 
 static void host_functions_run_at_each_launch(void **state)
 {

@@ -246,9 +246,15 @@ int main(void)
         return cmocka_run_group_tests(in_child, NULL, NULL);
     }
     const struct CMUnitTest tests[] = {
-        TEST(handles_of_memory),         TEST(memory_without_handles),   TEST(opened_in_another_process),
-        TEST(handles_of_events),         TEST(attributes_of_plain_memory), TEST(attributes_of_vmm_memory),
-        TEST(attributes_of_pool_and_host_memory), TEST(several_at_once), TEST(sync_memops),
+        TEST(handles_of_memory),
+        TEST(memory_without_handles),
+        TEST(opened_in_another_process),
+        TEST(handles_of_events),
+        TEST(attributes_of_plain_memory),
+        TEST(attributes_of_vmm_memory),
+        TEST(attributes_of_pool_and_host_memory),
+        TEST(several_at_once),
+        TEST(sync_memops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,10 +35,7 @@ static void set_threshold(CUmemoryPool pool, cuuint64_t bytes)
     OK(cu.MemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes));
 }
 
-static int touch(CUstream stream, CUdeviceptr address)
-{
-    return panel.touch(stream, address, 512, 1);
-}
+static int touch(CUstream stream, CUdeviceptr address) { return panel.touch(stream, address, 512, 1); }
 
 static void used_between_alloc_and_free(void **state)
 {
@@ -191,7 +188,8 @@ static void attributes(void **state)
 static CUmemoryPool new_pool(int device, size_t max_bytes)
 {
     CUmemoryPool pool = NULL;
-    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}, .maxSize = max_bytes};
+    CUmemPoolProps props = {
+        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}, .maxSize = max_bytes};
     OK(cu.MemPoolCreate(&pool, &props));
     return pool;
 }
@@ -228,7 +226,8 @@ static void access_from_another_device(void **state)
     start("sim:1GiB,devices=2");
     CUmemoryPool far = new_pool(1, 0);
     CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    CUmemAccessDesc grant = {here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}, own = {{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    CUmemAccessDesc grant = {here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+                    own = {{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
     CUmemAccess_flags flags;
     CUdeviceptr memory = 0;
     CUstream stream = new_stream();
@@ -285,11 +284,16 @@ static void in_a_capture(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(used_between_alloc_and_free), cmocka_unit_test(used_before_the_alloc),
-        cmocka_unit_test(freed_under_another_stream),  cmocka_unit_test(same_stream_reuses_at_once),
-        cmocka_unit_test(other_streams_wait_or_grow),  cmocka_unit_test(memory_goes_back),
-        cmocka_unit_test(attributes),                  cmocka_unit_test(pools_of_a_device),
-        cmocka_unit_test(access_from_another_device),  cmocka_unit_test(bad_calls),
+        cmocka_unit_test(used_between_alloc_and_free),
+        cmocka_unit_test(used_before_the_alloc),
+        cmocka_unit_test(freed_under_another_stream),
+        cmocka_unit_test(same_stream_reuses_at_once),
+        cmocka_unit_test(other_streams_wait_or_grow),
+        cmocka_unit_test(memory_goes_back),
+        cmocka_unit_test(attributes),
+        cmocka_unit_test(pools_of_a_device),
+        cmocka_unit_test(access_from_another_device),
+        cmocka_unit_test(bad_calls),
         cmocka_unit_test(in_a_capture),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

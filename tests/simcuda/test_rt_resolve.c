@@ -113,7 +113,7 @@ static void whole_list_resolves(void **state)
 #define ANY 0
 #define LEGACY CU_GET_PROC_ADDRESS_LEGACY_STREAM
 #define PER_THREAD CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
-#define SIM_STUB(name, symbol, since, stream)                              \
+#define SIM_STUB(name, symbol, since, stream)                           \
     assert_ptr_equal(find(#name, since, stream), test_symbol(#symbol)); \
     seen++;
 #include "sim_symbols.def"
@@ -167,10 +167,10 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(version_selects_the_form, setup),      cmocka_unit_test_setup(per_thread_flag_selects_the_twin, setup),
-        cmocka_unit_test_setup(lookup_finds_itself, setup),           cmocka_unit_test_setup(absent_functions_are_no_error, setup),
-        cmocka_unit_test_setup(bad_questions_are_refused, setup),     cmocka_unit_test_setup(features_switched_off_are_absent, setup),
-        cmocka_unit_test_setup(whole_list_resolves, setup),           cmocka_unit_test_setup(unsupported_calls_say_so, setup),
+        cmocka_unit_test_setup(version_selects_the_form, setup),  cmocka_unit_test_setup(per_thread_flag_selects_the_twin, setup),
+        cmocka_unit_test_setup(lookup_finds_itself, setup),       cmocka_unit_test_setup(absent_functions_are_no_error, setup),
+        cmocka_unit_test_setup(bad_questions_are_refused, setup), cmocka_unit_test_setup(features_switched_off_are_absent, setup),
+        cmocka_unit_test_setup(whole_list_resolves, setup),       cmocka_unit_test_setup(unsupported_calls_say_so, setup),
         cmocka_unit_test_setup(errors_have_names, setup),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -199,9 +199,9 @@ CUresult sim_capture_end(sim_lane *lane, CUgraph *graph)
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != sim_self()->number) {
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
     }
-    CUresult code = capture->invalid        ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
+    CUresult code = capture->invalid      ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
                     : !is_joined(capture) ? CUDA_ERROR_STREAM_CAPTURE_UNJOINED
-                                            : CUDA_SUCCESS;
+                                          : CUDA_SUCCESS;
     if (code != CUDA_SUCCESS) {
         abandon(capture);
         return code;

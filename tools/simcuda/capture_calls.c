@@ -14,8 +14,8 @@ static CUresult begin_capture(CUstream stream, CUstreamCaptureMode mode, bool pe
     SIM_RETURN(sim_capture_begin(lane, NULL, &(sim_node_set){0}, mode));
 }
 
-static CUresult begin_capture_to_graph(CUstream stream, CUgraph handle, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count,
-                                       CUstreamCaptureMode mode, bool per_thread)
+static CUresult begin_capture_to_graph(CUstream stream, CUgraph handle, const CUgraphNode *after, const CUgraphEdgeData *edges,
+                                       size_t count, CUstreamCaptureMode mode, bool per_thread)
 {
     SIM_ENTER("cuStreamBeginCaptureToGraph");
     sim_lane *lane = SIM_NEED_LANE(stream, per_thread);
@@ -95,19 +95,20 @@ static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuu
 SIM_BOTH_STREAMS(cuStreamBeginCapture, (CUstream stream), begin_capture, stream, CU_STREAM_CAPTURE_MODE_GLOBAL)
 SIM_BOTH_STREAMS(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode), begin_capture, stream, mode)
 SIM_BOTH_STREAMS(cuStreamBeginCaptureToGraph,
-             (CUstream stream, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode),
-             begin_capture_to_graph, stream, graph, after, edges, count, mode)
+                 (CUstream stream, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges, size_t count,
+                  CUstreamCaptureMode mode),
+                 begin_capture_to_graph, stream, graph, after, edges, count, mode)
 SIM_BOTH_STREAMS(cuStreamEndCapture, (CUstream stream, CUgraph *graph), end_capture, stream, graph)
 SIM_BOTH_STREAMS(cuStreamIsCapturing, (CUstream stream, CUstreamCaptureStatus *status), is_capturing, stream, status)
-SIM_BOTH_STREAMS(cuStreamGetCaptureInfo, (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id), capture_info, stream, status, id, NULL,
-             NULL, NULL, NULL)
+SIM_BOTH_STREAMS(cuStreamGetCaptureInfo, (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id), capture_info, stream, status, id,
+                 NULL, NULL, NULL, NULL)
 SIM_BOTH_STREAMS(cuStreamGetCaptureInfo_v2,
-             (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **after, size_t *count),
-             capture_info, stream, status, id, graph, after, NULL, count)
+                 (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **after, size_t *count),
+                 capture_info, stream, status, id, graph, after, NULL, count)
 SIM_BOTH_STREAMS(cuStreamGetCaptureInfo_v3,
-             (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **after,
-              const CUgraphEdgeData **edges, size_t *count),
-             capture_info, stream, status, id, graph, after, edges, count)
+                 (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **after,
+                  const CUgraphEdgeData **edges, size_t *count),
+                 capture_info, stream, status, id, graph, after, edges, count)
 
 SIM_EXPORT CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
 {

@@ -7,10 +7,7 @@
  */
 #include "sim_capture.h"
 
-void sim_capture_invalidate(sim_capture *capture)
-{
-    capture->invalid = true;
-}
+void sim_capture_invalidate(sim_capture *capture) { capture->invalid = true; }
 
 /* Does the capture bar the calling thread? */
 static bool bars(const sim_capture *capture, const sim_thread *self)

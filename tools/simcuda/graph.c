@@ -93,10 +93,7 @@ void sim_graph_delete(sim_graph *graph)
     free(graph);
 }
 
-sim_graph *sim_graph_of(CUgraph handle)
-{
-    return sim_handle_get(SIM_GRAPH, SIM_NUMBER(handle));
-}
+sim_graph *sim_graph_of(CUgraph handle) { return sim_handle_get(SIM_GRAPH, SIM_NUMBER(handle)); }
 
 bool sim_graph_add(sim_graph *graph, const sim_node *node, const uint32_t *after, uint32_t after_count, uint32_t *index)
 {
@@ -135,10 +132,7 @@ bool sim_graph_index(const sim_graph *graph, CUgraphNode handle, uint32_t *index
     return false;
 }
 
-uint64_t sim_other_graphs(void)
-{
-    return sim_handle_live(SIM_GRAPH) + sim_handle_live(SIM_GRAPH_EXEC);
-}
+uint64_t sim_other_graphs(void) { return sim_handle_live(SIM_GRAPH) + sim_handle_live(SIM_GRAPH_EXEC); }
 
 void sim_other_context_gone(sim_context *context)
 {

@@ -20,11 +20,11 @@ typedef struct sim_exec {
     uint64_t handle, flags;
     sim_node *nodes;
     uint32_t count;
-    uint32_t *branch_of;  /* per node */
-    bool *awaited;        /* per node: another branch waits for it */
+    uint32_t *branch_of; /* per node */
+    bool *awaited;       /* per node: another branch waits for it */
     branch *branches;
     uint32_t branch_count;
-    sim_event last;       /* end of the last launch */
+    sim_event last; /* end of the last launch */
 } sim_exec;
 
 static void exec_delete(sim_exec *exec)
@@ -291,7 +291,7 @@ static CUresult launch_graph(CUgraphExec handle, CUstream stream, bool per_threa
 }
 
 SIM_BOTH_STREAMS(cuGraphInstantiateWithParams, (CUgraphExec * exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params),
-             instantiate_with_params, exec, graph, params)
+                 instantiate_with_params, exec, graph, params)
 SIM_BOTH_STREAMS(cuGraphUpload, (CUgraphExec exec, CUstream stream), upload_graph, exec, stream)
 SIM_BOTH_STREAMS(cuGraphLaunch, (CUgraphExec exec, CUstream stream), launch_graph, exec, stream)
 

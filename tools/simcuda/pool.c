@@ -55,20 +55,11 @@ sim_pool *sim_pool_default(int device)
     return device_pools[device].by_default;
 }
 
-sim_pool *sim_pool_current(int device)
-{
-    return device_pools[device].current ? device_pools[device].current : sim_pool_default(device);
-}
+sim_pool *sim_pool_current(int device) { return device_pools[device].current ? device_pools[device].current : sim_pool_default(device); }
 
-sim_pool *sim_pool_of(CUmemoryPool handle)
-{
-    return sim_handle_get(SIM_POOL, SIM_NUMBER(handle));
-}
+sim_pool *sim_pool_of(CUmemoryPool handle) { return sim_handle_get(SIM_POOL, SIM_NUMBER(handle)); }
 
-void sim_pool_set_current(int device, sim_pool *pool)
-{
-    device_pools[device].current = pool;
-}
+void sim_pool_set_current(int device, sim_pool *pool) { device_pools[device].current = pool; }
 
 CUmemoryPool sim_pool_handle(const sim_mapping *mapping)
 {
@@ -98,10 +89,7 @@ static void list_remove(sim_block **list, sim_block *at)
     }
 }
 
-static bool host_has_seen(const sim_block *at)
-{
-    return sim_clock_at(&sim.host, at->freed.lane) >= at->freed.tick;
-}
+static bool host_has_seen(const sim_block *at) { return sim_clock_at(&sim.host, at->freed.lane) >= at->freed.tick; }
 
 /* The end of a free block, its memory included. */
 static void block_delete(sim_block *at)
@@ -387,4 +375,3 @@ CUresult sim_pool_free(sim_mapping *mapping)
     end_if_destroyed(pool);
     return CUDA_SUCCESS;
 }
-

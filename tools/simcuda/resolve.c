@@ -37,10 +37,7 @@ static const symbol_entry symbols[] = {
 #include "sim_symbols.def"
 };
 
-static bool present(const symbol_entry *entry)
-{
-    return entry->feature == ALWAYS || !sim.configured || sim.features[entry->feature];
-}
+static bool present(const symbol_entry *entry) { return entry->feature == ALWAYS || !sim.configured || sim.features[entry->feature]; }
 
 /*
  * cuda.h, cuGetProcAddress: the newest form that is not newer than the version asked for; with PER_THREAD_DEFAULT_STREAM the per-thread
@@ -97,7 +94,7 @@ SIM_EXPORT CUresult CUDAAPI cuGetProcAddress(const char *name, void **function, 
 }
 
 SIM_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags,
-                                     CUdriverProcAddressQueryResult *status)
+                                                CUdriverProcAddressQueryResult *status)
 {
     SIM_ENTER_UNINITIALISED("cuGetProcAddress_v2");
     SIM_RETURN(look_up(name, function, version, flags, status));

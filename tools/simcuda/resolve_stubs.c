@@ -6,11 +6,11 @@ extern void simcuda_say_unsupported(const char *name, int *said);
 
 #define NOT_SUPPORTED 801 /* CUDA_ERROR_NOT_SUPPORTED */
 
-#define SIM_STUB(name, symbol, since, stream)                    \
-    __attribute__((visibility("default"))) int symbol(void)      \
-    {                                                            \
-        static int said;                                         \
-        simcuda_say_unsupported(#symbol, &said);                 \
-        return NOT_SUPPORTED;                                    \
+#define SIM_STUB(name, symbol, since, stream)               \
+    __attribute__((visibility("default"))) int symbol(void) \
+    {                                                       \
+        static int said;                                    \
+        simcuda_say_unsupported(#symbol, &said);            \
+        return NOT_SUPPORTED;                               \
     }
 #include "sim_symbols.def"

@@ -11,8 +11,8 @@ typedef struct sim_node {
     uint64_t handle; /* 0 in an executable graph: the program has no name for its nodes */
     CUgraphNodeType type;
     sim_op op;
-    CUevent event;     /* event record and wait nodes */
-    uint64_t context;  /* handle and id of the context the work was captured in */
+    CUevent event;    /* event record and wait nodes */
+    uint64_t context; /* handle and id of the context the work was captured in */
     uint64_t context_id;
     uint32_t *after; /* indices of the nodes it depends on */
     uint32_t after_count;

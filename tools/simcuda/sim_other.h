@@ -13,14 +13,8 @@ void sim_pool_synchronised(void);
 CUresult sim_unsupported(const char *what, int *said);
 
 /* Exported in two forms: stream 0 is the legacy stream, or, with _ptsz, the thread's default stream; inner takes that last. */
-#define SIM_BOTH_STREAMS(function, params, inner, ...)  \
-    SIM_EXPORT CUresult CUDAAPI function params         \
-    {                                                   \
-        return inner(__VA_ARGS__, false);               \
-    }                                                   \
-    SIM_EXPORT CUresult CUDAAPI function##_ptsz params  \
-    {                                                   \
-        return inner(__VA_ARGS__, true);                \
-    }
+#define SIM_BOTH_STREAMS(function, params, inner, ...)                                \
+    SIM_EXPORT CUresult CUDAAPI function params { return inner(__VA_ARGS__, false); } \
+    SIM_EXPORT CUresult CUDAAPI function##_ptsz params { return inner(__VA_ARGS__, true); }
 
 #endif /* SIM_OTHER_H */

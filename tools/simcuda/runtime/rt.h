@@ -31,10 +31,7 @@ cudaError_t rt_leave(cudaError_t code);
 cudaError_t rt_last_error(bool clear);
 
 /* The driver's code is the runtime's: both use the same numbers. */
-static inline cudaError_t rt_code(CUresult code)
-{
-    return (cudaError_t)code;
-}
+static inline cudaError_t rt_code(CUresult code) { return (cudaError_t)code; }
 
 /* The device that calls of this thread go to. */
 int rt_thread_device(void);
@@ -46,30 +43,24 @@ cudaError_t rt_primary_context(int device, CUcontext *context);
 /* Say that name is not simulated unless *said, and count the finding; both are done by the driver, if it is the simulated one. */
 void rt_say_unsupported(const char *name, int *said);
 
-static inline CUdeviceptr rt_address(const void *pointer)
-{
-    return (CUdeviceptr)(uintptr_t)pointer;
-}
+static inline CUdeviceptr rt_address(const void *pointer) { return (CUdeviceptr)(uintptr_t)pointer; }
 
 /* What stream 0 means to a program compiled for per-thread default streams. */
-static inline CUstream rt_per_thread(CUstream stream)
-{
-    return stream == NULL ? CU_STREAM_PER_THREAD : stream;
-}
+static inline CUstream rt_per_thread(CUstream stream) { return stream == NULL ? CU_STREAM_PER_THREAD : stream; }
 
 /* The driver call of a runtime function: not supported where the driver lacks it. */
 #define RT_CALL(name, arguments) (rt.name == NULL ? cudaErrorNotSupported : rt_code(rt.name arguments))
 
 /* A runtime function that is its driver function. */
-#define RT_FORWARD(function, params, name, arguments)     \
-    RT_API cudaError_t function params;                   \
-    cudaError_t function params                           \
-    {                                                     \
-        cudaError_t code = rt_enter();                    \
-        if (code == cudaSuccess) {                        \
-            code = RT_CALL(name, arguments);              \
-        }                                                 \
-        return rt_leave(code);                            \
+#define RT_FORWARD(function, params, name, arguments) \
+    RT_API cudaError_t function params;               \
+    cudaError_t function params                       \
+    {                                                 \
+        cudaError_t code = rt_enter();                \
+        if (code == cudaSuccess) {                    \
+            code = RT_CALL(name, arguments);          \
+        }                                             \
+        return rt_leave(code);                        \
     }
 
 /* The same with a parameter called stream, in both of its forms; function_ps is the name of the per-thread form. */

@@ -123,11 +123,11 @@ static void fill_properties(struct cudaDeviceProp *properties, CUdevice device)
     rt.DeviceGetName(properties->name, sizeof properties->name, device);
     rt.DeviceGetUuid(&properties->uuid, device);
     rt.DeviceTotalMem(&properties->totalGlobalMem, device);
-#define SIM_PROPERTY(type, field, count, attribute)                                                        \
-    for (int i = 0; (attribute) != 0 && i < (count); i++) {                                                \
-        if (rt.DeviceGetAttribute(&value, (attribute) + i, device) == CUDA_SUCCESS) {                      \
-            properties->field[i] = (type)value;                                                            \
-        }                                                                                                  \
+#define SIM_PROPERTY(type, field, count, attribute)                                   \
+    for (int i = 0; (attribute) != 0 && i < (count); i++) {                           \
+        if (rt.DeviceGetAttribute(&value, (attribute) + i, device) == CUDA_SUCCESS) { \
+            properties->field[i] = (type)value;                                       \
+        }                                                                             \
     }
 #include "runtime/rt_properties.def"
 #undef SIM_PROPERTY

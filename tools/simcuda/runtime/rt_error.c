@@ -83,20 +83,20 @@ static cudaError_t entry_point(const char *symbol, void **function, unsigned int
     return rt_leave(code);
 }
 
-#define ENTRY_POINT(suffix, default_flags)                                                                                        \
-    RT_API cudaError_t cudaGetDriverEntryPointByVersion##suffix(const char *symbol, void **function, unsigned int version,        \
+#define ENTRY_POINT(suffix, default_flags)                                                                                         \
+    RT_API cudaError_t cudaGetDriverEntryPointByVersion##suffix(const char *symbol, void **function, unsigned int version,         \
                                                                 unsigned long long flags, CUdriverProcAddressQueryResult *status); \
-    RT_API cudaError_t cudaGetDriverEntryPoint##suffix(const char *symbol, void **function, unsigned long long flags,             \
-                                                       CUdriverProcAddressQueryResult *status);                                   \
-    cudaError_t cudaGetDriverEntryPointByVersion##suffix(const char *symbol, void **function, unsigned int version,               \
-                                                         unsigned long long flags, CUdriverProcAddressQueryResult *status)        \
-    {                                                                                                                             \
-        return entry_point(symbol, function, version, flags == 0 ? (default_flags) : flags, status);                              \
-    }                                                                                                                             \
-    cudaError_t cudaGetDriverEntryPoint##suffix(const char *symbol, void **function, unsigned long long flags,                    \
-                                                CUdriverProcAddressQueryResult *status)                                           \
-    {                                                                                                                             \
-        return entry_point(symbol, function, SIM_RUNTIME_VERSION, flags == 0 ? (default_flags) : flags, status);                  \
+    RT_API cudaError_t cudaGetDriverEntryPoint##suffix(const char *symbol, void **function, unsigned long long flags,              \
+                                                       CUdriverProcAddressQueryResult *status);                                    \
+    cudaError_t cudaGetDriverEntryPointByVersion##suffix(const char *symbol, void **function, unsigned int version,                \
+                                                         unsigned long long flags, CUdriverProcAddressQueryResult *status)         \
+    {                                                                                                                              \
+        return entry_point(symbol, function, version, flags == 0 ? (default_flags) : flags, status);                               \
+    }                                                                                                                              \
+    cudaError_t cudaGetDriverEntryPoint##suffix(const char *symbol, void **function, unsigned long long flags,                     \
+                                                CUdriverProcAddressQueryResult *status)                                            \
+    {                                                                                                                              \
+        return entry_point(symbol, function, SIM_RUNTIME_VERSION, flags == 0 ? (default_flags) : flags, status);                   \
     }
 
 ENTRY_POINT(, CU_GET_PROC_ADDRESS_LEGACY_STREAM)

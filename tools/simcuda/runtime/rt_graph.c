@@ -46,36 +46,20 @@ void **__cudaRegisterFatBinary(void *image)
     return &handle;
 }
 
-void __cudaRegisterFatBinaryEnd(void **handle)
-{
-    (void)handle;
-}
+void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
 
-void __cudaUnregisterFatBinary(void **handle)
-{
-    (void)handle;
-}
+void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
 
 /* Their arguments, of which there are many, are left where the caller put them. */
-void __cudaRegisterFunction(void)
-{
-}
+void __cudaRegisterFunction(void) {}
 
-void __cudaRegisterVar(void)
-{
-}
+void __cudaRegisterVar(void) {}
 
-void __cudaRegisterManagedVar(void)
-{
-}
+void __cudaRegisterManagedVar(void) {}
 
-void __cudaRegisterHostVar(void)
-{
-}
+void __cudaRegisterHostVar(void) {}
 
-void __cudaRegisterUnifiedTable(void)
-{
-}
+void __cudaRegisterUnifiedTable(void) {}
 
 char __cudaInitModule(void **handle)
 {

@@ -139,15 +139,9 @@ cudaError_t rt_last_error(bool clear)
     return last;
 }
 
-int rt_thread_device(void)
-{
-    return thread_state.device;
-}
+int rt_thread_device(void) { return thread_state.device; }
 
-void rt_set_thread_device(int device)
-{
-    thread_state.device = device;
-}
+void rt_set_thread_device(int device) { thread_state.device = device; }
 
 void rt_forget_contexts(int device)
 {

@@ -45,8 +45,7 @@ RT_FORWARD(cudaMemPoolDestroy, (CUmemoryPool pool), MemPoolDestroy, (pool))
 RT_FORWARD(cudaMemPoolTrimTo, (CUmemoryPool pool, size_t keep_bytes), MemPoolTrimTo, (pool, keep_bytes))
 RT_FORWARD(cudaMemPoolSetAttribute, (CUmemoryPool pool, int attribute, void *value), MemPoolSetAttribute, (pool, attribute, value))
 RT_FORWARD(cudaMemPoolGetAttribute, (CUmemoryPool pool, int attribute, void *value), MemPoolGetAttribute, (pool, attribute, value))
-RT_FORWARD(cudaMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *access, size_t count), MemPoolSetAccess,
-           (pool, access, count))
+RT_FORWARD(cudaMemPoolSetAccess, (CUmemoryPool pool, const CUmemAccessDesc *access, size_t count), MemPoolSetAccess, (pool, access, count))
 RT_FORWARD(cudaMemPoolGetAccess, (CUmemAccess_flags * flags, CUmemoryPool pool, CUmemLocation *location), MemPoolGetAccess,
            (flags, pool, location))
 
@@ -123,10 +122,7 @@ cudaError_t cudaHostAlloc(void **host, size_t bytes, unsigned int flags)
     return rt_leave(code);
 }
 
-cudaError_t cudaMallocHost(void **host, size_t bytes)
-{
-    return cudaHostAlloc(host, bytes, 0);
-}
+cudaError_t cudaMallocHost(void **host, size_t bytes) { return cudaHostAlloc(host, bytes, 0); }
 
 cudaError_t cudaFreeHost(void *host)
 {
@@ -161,9 +157,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
             attributes->device = cudaInvalidDeviceId;
             attributes->hostPointer = (void *)(uintptr_t)pointer;
         } else {
-            attributes->type = managed           ? cudaMemoryTypeManaged
-                               : type == CU_MEMORYTYPE_HOST ? cudaMemoryTypeHost
-                                                            : cudaMemoryTypeDevice;
+            attributes->type = managed ? cudaMemoryTypeManaged : type == CU_MEMORYTYPE_HOST ? cudaMemoryTypeHost : cudaMemoryTypeDevice;
             attributes->device = device;
             attributes->devicePointer = (void *)(uintptr_t)on_device;
             attributes->hostPointer = on_host;

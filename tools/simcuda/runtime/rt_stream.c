@@ -45,8 +45,8 @@ RT_FORWARD_STREAM(cudaStreamBeginCaptureToGraph, cudaStreamBeginCaptureToGraph_p
                    CUstreamCaptureMode mode),
                   StreamBeginCaptureToGraph, (stream, graph, after, edges, count, mode))
 RT_FORWARD_STREAM(cudaStreamEndCapture, cudaStreamEndCapture_ptsz, (CUstream stream, CUgraph *graph), StreamEndCapture, (stream, graph))
-RT_FORWARD_STREAM(cudaStreamIsCapturing, cudaStreamIsCapturing_ptsz, (CUstream stream, CUstreamCaptureStatus *status),
-                  StreamIsCapturing, (stream, status))
+RT_FORWARD_STREAM(cudaStreamIsCapturing, cudaStreamIsCapturing_ptsz, (CUstream stream, CUstreamCaptureStatus *status), StreamIsCapturing,
+                  (stream, status))
 RT_FORWARD(cudaThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), ThreadExchangeStreamCaptureMode, (mode))
 
 /* CUDA 12 has three forms of the question, CUDA 13 only the last, under the plain name. */
@@ -57,8 +57,8 @@ RT_FORWARD(cudaThreadExchangeStreamCaptureMode, (CUstreamCaptureMode * mode), Th
 #if SIM_RUNTIME_MAJOR == 12
 RT_FORWARD(cudaStreamGetCaptureInfo, (CUstream stream, CUstreamCaptureStatus *status, unsigned long long *id), StreamGetCaptureInfo,
            (stream, status, (cuuint64_t *)id, NULL, NULL, NULL, NULL))
-RT_FORWARD(cudaStreamGetCaptureInfo_ptsz, (CUstream stream, CUstreamCaptureStatus *status, unsigned long long *id),
-           StreamGetCaptureInfo, (rt_per_thread(stream), status, (cuuint64_t *)id, NULL, NULL, NULL, NULL))
+RT_FORWARD(cudaStreamGetCaptureInfo_ptsz, (CUstream stream, CUstreamCaptureStatus *status, unsigned long long *id), StreamGetCaptureInfo,
+           (rt_per_thread(stream), status, (cuuint64_t *)id, NULL, NULL, NULL, NULL))
 #define CAPTURE_INFO_V2_PARAMS \
     (CUstream stream, CUstreamCaptureStatus * status, unsigned long long *id, CUgraph *graph, const CUgraphNode **after, size_t *count)
 RT_FORWARD(cudaStreamGetCaptureInfo_v2, CAPTURE_INFO_V2_PARAMS, StreamGetCaptureInfo,

@@ -4,12 +4,12 @@
  */
 #include "runtime/rt.h"
 
-#define RT_STUB(name)                         \
-    RT_API cudaError_t name(void);            \
-    cudaError_t name(void)                    \
-    {                                         \
-        static int said;                      \
-        rt_say_unsupported(#name, &said);     \
+#define RT_STUB(name)                           \
+    RT_API cudaError_t name(void);              \
+    cudaError_t name(void)                      \
+    {                                           \
+        static int said;                        \
+        rt_say_unsupported(#name, &said);       \
         return rt_leave(cudaErrorNotSupported); \
     }
 #include "runtime/rt_stubs.def"

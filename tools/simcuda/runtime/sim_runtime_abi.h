@@ -31,12 +31,7 @@ typedef enum cudaMemcpyKind {
     cudaMemcpyDefault /* told from the addresses */
 } cudaMemcpyKind;
 
-typedef enum cudaMemoryType {
-    cudaMemoryTypeUnregistered,
-    cudaMemoryTypeHost,
-    cudaMemoryTypeDevice,
-    cudaMemoryTypeManaged
-} cudaMemoryType;
+typedef enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged } cudaMemoryType;
 
 struct cudaPointerAttributes {
     cudaMemoryType type;
