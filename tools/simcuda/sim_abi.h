@@ -6,6 +6,8 @@
 
 #include "driver/driver_abi.h"
 
+#ifndef __cuda_cuda_h__ /* as in driver_abi.h */
+
 /* cuCtxCreate_v3 and _v4: seen only to be refused, so what the pointers lead to stays unknown. */
 typedef struct CUexecAffinityParam_st CUexecAffinityParam;
 typedef struct CUctxCigParam_st CUctxCigParam;
@@ -14,5 +16,7 @@ typedef struct CUctxCreateParams_st {
     int numExecAffinityParams;
     CUctxCigParam *cigParams;
 } CUctxCreateParams;
+
+#endif
 
 #endif

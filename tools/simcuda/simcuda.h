@@ -26,8 +26,11 @@ extern "C" {
 
 /*
  * Set up the devices: "sim:SIZE[,order=eager|lazy|random:SEED][,content][,page=SIZE][,devices=N]" with SIZE as 24GiB, 512MiB or
- * 4096. Forgets everything: contexts, memory, streams, counts, findings, plans. Without a call, the first cuInit reads
- * SIMCUDA_DEVICE (the same words) or SIMCUDA_CAPACITY (a SIZE), else takes sim:16GiB.
+ * 4096. order: how far the device gets by itself: at once, not before the host waits, or by chance (eager unless said otherwise).
+ * content: memory has bytes, which the CPU may read and write at the device address (about 65,000 mappings at most, since each is one
+ * of the process); without, it has none, capacity costs nothing and a CPU touch faults. page: the granularity, 2MiB.
+ * Forgets everything: contexts, memory, streams, counts, findings, plans. Without a call, the first cuInit reads SIMCUDA_DEVICE (the
+ * same words) or SIMCUDA_CAPACITY (a SIZE), else takes sim:16GiB.
  * Returns 0, or -1 with a one-line reason in error (may be NULL). Nothing changes on failure.
  */
 SIMCUDA_API int simcuda_configure(const char *words, char *error, size_t error_bytes);
@@ -153,6 +156,8 @@ SIMCUDA_API uint64_t simcuda_races(void);
 /* The text of finding i (0 is the oldest; at most 64 are kept), or NULL. Valid until configure. */
 SIMCUDA_API const char *simcuda_finding_text(size_t index);
 SIMCUDA_API void simcuda_findings_reset(void);
+/* For stubs of functions that are not simulated, the runtime's too: a finding UNSUPPORTED_CALL, and one line on stderr unless *said. */
+SIMCUDA_API void simcuda_say_unsupported(const char *name, int *said);
 
 #ifdef __cplusplus
 }
