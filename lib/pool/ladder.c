@@ -24,6 +24,7 @@ typedef struct climb {
     uint32_t donor_room;
     reach reach;
     bool may_grow, use_siblings;
+    bool in_place;    /* only memory that lies together already */
     uint64_t missing; /* pages short at the last plan */
     bool limited;     /* the pool's limit, not the device, is what stops growth */
 } climb;
@@ -95,14 +96,6 @@ static void promote(cmi_pool *pool, uint32_t stream)
     cmi_owner_promote(pool);
 }
 
-/* Old addresses whose work is done are unmapped in batches, once there are more of them than the budget. */
-static void keep_stale_budget(cmi_pool *pool)
-{
-    uint64_t budget = pool->reserved_pages * pool->options.stale_budget / 1000000;
-    if (pool->counters.stale_slots > budget) {
-        cmi_source_unmap_stale(pool, UINT64_MAX);
-    }
-}
 
 /* ---- donors ----------------------------------------------------------------------------------------------------------------------------- */
 
@@ -288,12 +281,12 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
         return PLAN_FAILED;
     }
     if (!cmi_heap_find_window(&pool->heap, pool->use, ask->bytes, ask->align, &window)) {
-        return c->reach == REACH_ANY ? PLAN_SHORT : want_addresses(c, status);
+        return c->in_place ? PLAN_SHORT : want_addresses(c, status);
     }
     uint32_t donor_count = 0;
     if (window.pages) {
-        if (c->reach == REACH_ANY) {
-            return PLAN_SHORT; /* only a hole in place is looked for */
+        if (c->in_place) {
+            return PLAN_SHORT;
         }
         outcome allowed = mappings_allowed(c, window.pages, status);
         if (allowed != PLAN_DONE) {
@@ -328,8 +321,19 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
     if (c->reach != REACH_FINISHED) {
         pool->rung_bytes[CMPOOL_RUNG_PENDING] += ask->bytes;
     }
+    cmi_log(CMI_LOG_STEP, "request of %llu bytes: window at %llx, %u pages: %u new, %u runs to take from, reach %d",
+        (unsigned long long)ask->bytes, (unsigned long long)window.offset, window.pages, c->hand.count, donor_count, (int)c->reach);
     *status = cmi_source_fill(pool, ask, &window, &c->hand, c->donors, donor_count, block);
     return *status == CMPOOL_OK ? PLAN_DONE : PLAN_FAILED;
+}
+
+static outcome plan_in_place(climb *c, reach far, cmi_block_id *block, cmpool_status *status)
+{
+    c->reach = far;
+    c->in_place = true;
+    outcome made = plan(c, block, status);
+    c->in_place = false;
+    return made;
 }
 
 static outcome plan_until_settled(climb *c, reach far, bool may_grow, cmi_block_id *block, cmpool_status *status)
@@ -366,7 +370,18 @@ static outcome climb_middle(climb *c, cmi_block_id *block, cmpool_status *status
 {
     const cmi_options *options = &c->pool->options;
     bool wait_first = options->pending == CMI_PENDING_WAIT && options->cross_stream_wait;
-    outcome made = plan_until_settled(c, REACH_FINISHED, !wait_first, block, status);
+    outcome made = PLAN_SHORT;
+    if ((wait_first || c->pool->device->full) && options->cross_stream_wait && something_pending(c->pool, c->ask->stream)) {
+        /* The device gives nothing more: a wait for memory that lies ready costs less than moving pages. */
+        made = plan_in_place(c, REACH_FINISHED, block, status);
+        if (made == PLAN_SHORT) {
+            made = plan_in_place(c, REACH_PENDING, block, status);
+        }
+        if (made != PLAN_SHORT) {
+            return made;
+        }
+    }
+    made = plan_until_settled(c, REACH_FINISHED, !wait_first, block, status);
     if (made == PLAN_SHORT && options->cross_stream_wait) {
         made = plan_until_settled(c, REACH_PENDING, !wait_first, block, status);
     }
@@ -394,12 +409,12 @@ static outcome scrape(climb *c, cmi_block_id *block, cmpool_status *status)
     }
     const cmi_ask *asked = c->ask;
     c->ask = &exact;
-    outcome made = plan_until_settled(c, far, false, block, status);
+    outcome made = plan_in_place(c, far, block, status);
     for (uint32_t i = 1; made == PLAN_SHORT && i <= heap->slab_count; i++) {
         cmi_slab *slab = heap->slabs[i];
         if (slab->block && (slab->free_count || slab->parked_count) && cmi_stamp_reserve(pool->device, CMI_SLAB_SLOTS)
             && cmi_heap_dissolve_slab(heap, slab->block)) {
-            made = plan_until_settled(c, far, false, block, status);
+            made = plan_in_place(c, far, block, status);
         }
     }
     c->ask = asked;
@@ -489,7 +504,7 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
         *block = bins_again(pool, ask);
         if (!*block && (cmi_streams_are_many(device) || pool->counters.stale_slots)) {
             promote(pool, ask->stream);
-            keep_stale_budget(pool);
+            cmi_source_unmap_stale(pool, UINT64_MAX); /* old addresses are room for windows again */
             *block = bins_again(pool, ask);
         }
         if (*block) {
