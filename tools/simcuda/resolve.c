@@ -167,8 +167,7 @@ CUresult sim_unsupported(const char *what, int *said)
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* For stubs, and for the simulated runtime, which finds it by name. *said: this name has been said. */
-SIM_EXPORT void simcuda_say_unsupported(const char *name, int *said)
+void simcuda_say_unsupported(const char *name, int *said)
 {
     uint64_t start = sim_panel_enter();
     sim_unsupported(name, said);
