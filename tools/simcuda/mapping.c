@@ -10,11 +10,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define ADDRESS_BITS 48 /* what user space has on x86-64 and aarch64 */
+#define ADDRESS_BITS 48                 /* what user space has on x86-64 and aarch64 */
 #define LEAF_BITS 30                    /* a leaf of the table covers 1 GiB */
 #define SMALL_BYTES (UINT64_C(1) << 20) /* below, cuMemAlloc shares pages: charge by 512 bytes */
 
 static sim_mapping **leaves[1u << (ADDRESS_BITS - LEAF_BITS)];
+static size_t first_leaf = SIZE_MAX, last_leaf; /* of those there are */
 
 typedef struct mapping_list {
     sim_mapping **list;
@@ -46,9 +47,15 @@ sim_mapping *sim_mapping_find(uint64_t address)
 static bool set_entries(uint64_t address, uint64_t bytes, sim_mapping *mapping)
 {
     for (uint64_t at = address; at < address + bytes; at += sim.page_bytes) {
-        sim_mapping ***leaf = &leaves[at >> LEAF_BITS];
-        if (!*leaf && !(*leaf = calloc((size_t)1 << (LEAF_BITS - sim.page_shift), sizeof **leaf)))
-            return false;
+        size_t number = at >> LEAF_BITS;
+        sim_mapping ***leaf = &leaves[number];
+        if (!*leaf) {
+            *leaf = calloc((size_t)1 << (LEAF_BITS - sim.page_shift), sizeof **leaf);
+            if (!*leaf)
+                return false;
+            first_leaf = number < first_leaf ? number : first_leaf;
+            last_leaf = number > last_leaf ? number : last_leaf;
+        }
         (*leaf)[(at & ((UINT64_C(1) << LEAF_BITS) - 1)) >> sim.page_shift] = mapping;
     }
     return true;
@@ -307,10 +314,12 @@ void sim_mapping_reset(void)
         spare_mappings = mapping->owner;
         free(mapping);
     }
-    for (size_t i = 0; i < sizeof leaves / sizeof leaves[0]; i++) {
+    for (size_t i = first_leaf; i <= last_leaf; i++) {
         free(leaves[i]);
         leaves[i] = NULL;
     }
+    first_leaf = SIZE_MAX;
+    last_leaf = 0;
     for (uint32_t i = 0; i < ranges.count; i++)
         free(ranges.list[i]);
     free(ranges.list);
