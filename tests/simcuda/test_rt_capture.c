@@ -133,16 +133,20 @@ static void who_is_barred(void **state)
         bool own_barred, other_barred;
     } rules[] = {{g, g, true, true},   {g, l, true, false},  {g, r, false, false}, {l, g, true, false}, {l, l, true, false},
                  {l, r, false, false}, {r, g, false, false}, {r, l, false, false}, {r, r, false, false}};
-    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
+    for (size_t i = 0; i < 2 * (sizeof rules / sizeof rules[0]); i++) {
+        bool elsewhere = i % 2 != 0, barred = elsewhere ? rules[i / 2].other_barred : rules[i / 2].own_barred;
+        CUstream stream = capturing(rules[i / 2].capture);
         CUdeviceptr address;
-        CUstream stream = capturing(rules[i].capture);
-        GIVES(rules[i].other_barred ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS, allocate_in_thread(rules[i].thread));
-        if (!rules[i].other_barred) {
-            CUstreamCaptureMode before = exchange(rules[i].thread);
-            GIVES(rules[i].own_barred ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS, cu.MemAlloc(&address, 512));
-            assert_int_equal(exchange(before), rules[i].thread);
+        CUresult code;
+        if (elsewhere) {
+            code = allocate_in_thread(rules[i / 2].thread);
+        } else {
+            CUstreamCaptureMode before = exchange(rules[i / 2].thread);
+            code = cu.MemAlloc(&address, 512);
+            assert_int_equal(exchange(before), rules[i / 2].thread);
         }
-        if (rules[i].own_barred || rules[i].other_barred) {
+        assert_int_equal(code, barred ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS);
+        if (barred) {
             assert_int_equal(status_of(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
             end_badly(stream, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
         } else {
@@ -199,7 +203,9 @@ static void fork_and_join(void **state)
     CUgraph graph = NULL;
     const CUgraphNode *after = NULL;
     size_t count = 99, edges = 0;
-    OK(cu.StreamGetCaptureInfo(main_stream, &status, &id, &graph, &after, NULL, &count));
+    const CUgraphEdgeData *data = NULL;
+    OK(cu.StreamGetCaptureInfo(main_stream, &status, &id, &graph, &after, &data, &count));
+    assert_int_equal(data[0].type, 0);
     OK(cu.StreamGetCaptureInfo(side, &status, &side_id, NULL, NULL, NULL, NULL));
     assert_int_equal(id, side_id);
     assert_int_equal(count, 1);

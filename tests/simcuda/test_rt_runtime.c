@@ -238,6 +238,26 @@ static void reset(void **state)
     OK(run.cudaFree(pointer));
 }
 
+/* However often it is asked for, the runtime retains a primary context once. */
+static void one_retain_of_the_primary_context(void **state)
+{
+    (void)state;
+    unsigned flags;
+    int active = 0;
+    for (int i = 0; i < 5; i++) {
+        OK(run.cudaSetDevice(1));
+        OK(run.cudaSetDevice(0));
+    }
+    OK(cu.DevicePrimaryCtxGetState(1, &flags, &active));
+    assert_int_equal(active, 1);
+    OK(cu.DevicePrimaryCtxRelease(1));
+    OK(cu.DevicePrimaryCtxGetState(1, &flags, &active));
+    assert_int_equal(active, 0);
+    OK(run.cudaSetDevice(1)); /* and takes it anew */
+    OK(run.cudaFree(NULL));
+    OK(run.cudaSetDevice(0));
+}
+
 static void default_streams(void **state)
 {
     (void)state;
@@ -346,6 +366,7 @@ int main(void)
         TEST(devices_and_peers),
         TEST(properties),
         TEST(reset),
+        TEST(one_retain_of_the_primary_context),
         TEST(default_streams),
         TEST(entry_points),
         TEST(copies_and_graphs),

@@ -115,6 +115,7 @@ static void finish_capture(sim_capture *capture)
         sim_clock_free(&participant->knows);
         free(participant->before.nodes);
         free(participant->shown);
+        free(participant->shown_edges);
     }
     free(capture->participants);
     capture->participants = NULL;
@@ -211,20 +212,28 @@ CUresult sim_capture_end(sim_lane *lane, CUgraph *graph)
     return CUDA_SUCCESS;
 }
 
-CUresult sim_capture_show(sim_lane *lane, const CUgraphNode **after, size_t *count)
+CUresult sim_capture_show(sim_lane *lane, const CUgraphNode **after, const CUgraphEdgeData **edges, size_t *count)
 {
     sim_participant *participant = participant_of(lane);
     const sim_node_set *before = &participant->before;
-    CUgraphNode *shown = realloc(participant->shown, ((size_t)before->count + 1) * sizeof *shown);
-    if (shown == NULL) {
+    CUgraphNode *nodes = realloc(participant->shown, ((size_t)before->count + 1) * sizeof *nodes);
+    if (nodes == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    participant->shown = shown;
+    participant->shown = nodes;
     for (uint32_t i = 0; i < before->count; i++) {
-        shown[i] = SIM_AS_HANDLE(CUgraphNode, lane->capture->graph->nodes[before->nodes[i]].handle);
+        nodes[i] = SIM_AS_HANDLE(CUgraphNode, lane->capture->graph->nodes[before->nodes[i]].handle);
+    }
+    if (edges != NULL) {
+        free(participant->shown_edges);
+        participant->shown_edges = calloc((size_t)before->count + 1, sizeof **edges);
+        if (participant->shown_edges == NULL) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        *edges = participant->shown_edges;
     }
     if (after != NULL) {
-        *after = shown;
+        *after = nodes;
     }
     if (count != NULL) {
         *count = before->count;

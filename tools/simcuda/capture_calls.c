@@ -85,10 +85,7 @@ static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuu
     if (graph != NULL) {
         *graph = SIM_AS_HANDLE(CUgraph, lane->capture->graph->handle);
     }
-    if (edges != NULL) {
-        *edges = NULL; /* no edge carries data */
-    }
-    SIM_RETURN(after != NULL || count != NULL ? sim_capture_show(lane, after, count) : CUDA_SUCCESS);
+    SIM_RETURN(sim_capture_show(lane, after, edges, count));
 }
 
 /* CUDA 10.0 had no modes: its captures are global. */

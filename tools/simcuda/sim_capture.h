@@ -22,7 +22,8 @@ typedef struct sim_participant {
     uint32_t tick;  /* moves with everything captured here, the fork itself included */
     sim_clock knows;
     sim_node_set before;
-    CUgraphNode *shown; /* `before` as cuStreamGetCaptureInfo last returned it */
+    CUgraphNode *shown; /* `before` as cuStreamGetCaptureInfo last returned it, and as much edge data, all zero */
+    CUgraphEdgeData *shown_edges;
 } sim_participant;
 
 struct sim_capture {
@@ -49,8 +50,8 @@ extern sim_capture *sim_captures; /* the live ones */
 /* into NULL: a graph of the capture's own; else the program's, with the nodes that the first node comes after. */
 CUresult sim_capture_begin(sim_lane *lane, sim_graph *into, const sim_node_set *after, CUstreamCaptureMode mode);
 CUresult sim_capture_end(sim_lane *lane, CUgraph *graph);
-/* What the lane's next node depends on; both results are optional. */
-CUresult sim_capture_show(sim_lane *lane, const CUgraphNode **after, size_t *count);
+/* What the lane's next node depends on; each result is optional. */
+CUresult sim_capture_show(sim_lane *lane, const CUgraphNode **after, const CUgraphEdgeData **edges, size_t *count);
 void sim_capture_invalidate(sim_capture *capture);
 
 #endif /* SIM_CAPTURE_H */

@@ -1,7 +1,7 @@
 /*
  * Way in and out of every runtime call: loads the driver at the first one, in the way the real runtime does (dlopen, one dlsym, then
  * cuGetProcAddress only), keeps each thread's last error, device and context. The driver table is written once under pthread_once;
- * the generation of each device's primary context is atomic; everything else belongs to the calling thread.
+ * retains are counted under a lock of their own, the generation of each primary context is atomic; the rest belongs to the calling thread.
  */
 #include "runtime/rt.h"
 
@@ -66,16 +66,30 @@ static bool valid_device(int device)
     return device >= 0 && device < RT_MAX_DEVICES && rt.DeviceGetCount(&count) == CUDA_SUCCESS && device < count;
 }
 
+/* The process holds one retain of each primary context that it uses, taken anew if the context has gone meanwhile. */
 cudaError_t rt_primary_context(int device, CUcontext *context)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool held[RT_MAX_DEVICES];
+    unsigned int flags;
+    int active = 0;
+    CUdevice handle;
     if (!valid_device(device)) {
         return cudaErrorInvalidDevice;
     }
-    CUdevice handle;
     CUresult code = rt.DeviceGet(&handle, device);
-    if (code == CUDA_SUCCESS) {
-        code = rt.DevicePrimaryCtxRetain(context, handle);
+    if (code != CUDA_SUCCESS) {
+        return rt_code(code);
     }
+    pthread_mutex_lock(&lock);
+    rt.DevicePrimaryCtxGetState(handle, &flags, &active);
+    code = rt.DevicePrimaryCtxRetain(context, handle);
+    if (code == CUDA_SUCCESS && active && held[device]) {
+        rt.DevicePrimaryCtxRelease(handle);
+    } else {
+        held[device] = code == CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&lock);
     return rt_code(code);
 }
 
