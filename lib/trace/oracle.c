@@ -62,8 +62,9 @@ bool cmi_oracle_fits(const cmi_oracle *oracle, uint64_t bytes, cmi_live_block *l
     if (pages + above(memory.handle_bytes, live_bytes) / page < needed)
         return false;
 
-    size_t room = device->mappings(device->self, NULL, 0);
-    cmi_replay_mapping *mapping = malloc((room + 1) * sizeof *mapping);
+    cmi_replay_mapping none, *mapping;
+    size_t room = device->mappings(device->self, &none, 0);
+    mapping = malloc((room + 1) * sizeof *mapping);
     if (mapping == NULL)
         return false;
     device->mappings(device->self, mapping, room);
