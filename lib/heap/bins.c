@@ -33,7 +33,7 @@ void cmi_bin_remove(cmi_heap *heap, cmi_block_id id)
     cmi_bin_position(block->bytes, &row, &column);
     cmi_tree_remove(heap, &set->root[row][column], id);
     if (!set->root[row][column]) {
-        set->column_map[row] &= (uint8_t)~(1u << column);
+        set->column_map[row] &= (uint8_t) ~(1u << column);
         if (!set->column_map[row]) {
             set->row_map &= ~(UINT64_C(1) << row);
         }
@@ -86,7 +86,7 @@ cmi_block_id cmi_heap_best_fit(const cmi_heap *heap, uint32_t binset, uint64_t b
 }
 
 uint32_t cmi_heap_add_binset(cmi_heap *heap, uint32_t owner, uint32_t key, cmi_binset_kind kind, bool small, uint32_t partner,
-    uint32_t mixed)
+                             uint32_t mixed)
 {
     cmi_binset *set = cmi_meta_alloc(sizeof *set);
     if (!set) {

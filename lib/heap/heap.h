@@ -10,9 +10,9 @@
 
 #include "base/base.h"
 
-#define CMI_UNIT 512u               /* every block starts and ends at a multiple of this */
+#define CMI_UNIT 512u /* every block starts and ends at a multiple of this */
 #define CMI_MAX_BYTES (UINT64_C(1) << 47)
-#define CMI_NO_BLOCK 0u             /* block, bin set and slab numbers start at 1 */
+#define CMI_NO_BLOCK 0u /* block, bin set and slab numbers start at 1 */
 #define CMI_NO_BINSET 0u
 #define CMI_HEAP_NO_STAMP UINT32_MAX
 
@@ -58,10 +58,10 @@ typedef enum cmi_binset_kind {
 } cmi_binset_kind;
 
 typedef struct cmi_binset {
-    uint32_t owner;   /* whose bytes: blocks merge only within one owner */
-    uint32_t key;     /* the caller's: stream record number for STREAM, else 0 */
-    uint8_t kind;     /* cmi_binset_kind */
-    uint8_t small;    /* free space of small pages; whole pages go to `partner` by themselves */
+    uint32_t owner; /* whose bytes: blocks merge only within one owner */
+    uint32_t key;   /* the caller's: stream record number for STREAM, else 0 */
+    uint8_t kind;   /* cmi_binset_kind */
+    uint8_t small;  /* free space of small pages; whole pages go to `partner` by themselves */
     uint16_t spare;
     uint32_t partner; /* small: the bin set of the same owner, key and kind for large blocks */
     uint32_t mixed;   /* the MIXED bin set of the same owner and smallness (itself, if this is it) */
@@ -104,10 +104,10 @@ typedef struct cmi_slab {
     uint8_t class_index, slot_count, free_count, parked_count;
     uint8_t listed_empty, listed_parked; /* noted in the heap's lists of slabs to look at */
     uint16_t spare;
-    uint32_t stamp;          /* of the parked slots, joined */
-    uint64_t ticket;         /* youngest free by its own stream */
+    uint32_t stamp;  /* of the parked slots, joined */
+    uint64_t ticket; /* youngest free by its own stream */
     uint64_t free_bits[CMI_SLAB_SLOTS / 64];
-    uint32_t *uses;          /* one stamp number a slot (slot_count of them), made at the first recorded use; else NULL */
+    uint32_t *uses;              /* one stamp number a slot (slot_count of them), made at the first recorded use; else NULL */
     uint8_t use[CMI_SLAB_SLOTS]; /* cmi_slot_use */
 } cmi_slab;
 
@@ -133,9 +133,9 @@ typedef struct cmi_heap {
     uint32_t block_chunk_count, block_chunk_room, block_count;
     cmi_block_id unused_block; /* list of unused records through next */
     uint32_t unused_count;
-    cmi_binset **binsets;      /* by number */
+    cmi_binset **binsets; /* by number */
     uint32_t binset_count, binset_room;
-    cmi_slab **slabs;          /* by number */
+    cmi_slab **slabs; /* by number */
     uint32_t slab_count, slab_room;
     cmi_id_list unused_slabs, empty_slabs, parked_slabs, unused_binsets;
     cmi_space *spaces; /* by address */
@@ -159,13 +159,15 @@ void cmi_heap_fini(cmi_heap *heap);
 enum { CMI_HEAP_STEP_RECORDS = 8 };
 bool cmi_heap_reserve_records(cmi_heap *heap, uint32_t count);
 
-/* Add a range of addresses without pages, at most CMI_MAX_BYTES; one HOLE. false: no host memory. Take it out again: only when it is one HOLE. */
+/* Add a range of addresses without pages, at most CMI_MAX_BYTES; one HOLE. false: no host memory. Take it out again: only when it is one
+ * HOLE. */
 bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes);
 bool cmi_heap_space_is_hole(const cmi_heap *heap, uint64_t base);
 void cmi_heap_remove_space(cmi_heap *heap, uint64_t base);
 
 /* Bin sets come and go with owners and streams. The number, or 0: no host memory. Only an empty one may be removed. */
-uint32_t cmi_heap_add_binset(cmi_heap *heap, uint32_t owner, uint32_t key, cmi_binset_kind kind, bool small, uint32_t partner, uint32_t mixed);
+uint32_t cmi_heap_add_binset(cmi_heap *heap, uint32_t owner, uint32_t key, cmi_binset_kind kind, bool small, uint32_t partner,
+                             uint32_t mixed);
 void cmi_heap_remove_binset(cmi_heap *heap, uint32_t binset);
 static inline cmi_binset *cmi_heap_binset(const cmi_heap *heap, uint32_t binset) { return heap->binsets[binset]; }
 bool cmi_binset_is_empty(const cmi_binset *set);
@@ -267,8 +269,8 @@ typedef struct cmi_idle_run {
     uint8_t hole_before, hole_behind; /* neighbours a hole */
 } cmi_idle_run;
 /* Fills at most room runs, skipping [skip, skip + skip_bytes); returns how many there are; *pages is their sum (may be NULL). */
-uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t skip, uint64_t skip_bytes, cmi_idle_run *runs,
-    uint32_t room, uint64_t *pages);
+uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t skip, uint64_t skip_bytes, cmi_idle_run *runs, uint32_t room,
+                            uint64_t *pages);
 /* Longest run of neighbouring free bytes in usable bin sets. */
 uint64_t cmi_heap_longest_free(const cmi_heap *heap, const uint8_t *use);
 

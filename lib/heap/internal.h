@@ -7,7 +7,8 @@
 /* block.c: records and the address-ordered list. */
 cmi_block_id cmi_block_new(cmi_heap *heap); /* from what reserve_records made ready */
 void cmi_block_retire(cmi_heap *heap, cmi_block_id id);
-/* Cut block at `at`; returns the new block [at, end), linked behind, with the same kind and attributes. FREE blocks must be out of their bin. */
+/* Cut block at `at`; returns the new block [at, end), linked behind, with the same kind and attributes. FREE blocks must be out of their
+ * bin. */
 cmi_block_id cmi_block_split(cmi_heap *heap, cmi_block_id id, uint64_t at);
 /* high, the next neighbour of low, becomes part of low. */
 void cmi_block_absorb(cmi_heap *heap, cmi_block_id low, cmi_block_id high);

@@ -77,8 +77,8 @@ bool cmi_heap_make_slab(cmi_heap *heap, cmi_block_id id, uint32_t binset, unsign
     } else {
         /* Room in every list for every slab there is, so that freeing never needs host memory. */
         uint32_t count = heap->slab_count + 2;
-        if (!cmi_ids_reserve(&heap->unused_slabs, count) || !cmi_ids_reserve(&heap->empty_slabs, count)
-            || !cmi_ids_reserve(&heap->parked_slabs, count)) {
+        if (!cmi_ids_reserve(&heap->unused_slabs, count) || !cmi_ids_reserve(&heap->empty_slabs, count) ||
+            !cmi_ids_reserve(&heap->parked_slabs, count)) {
             return false;
         }
         if (heap->slab_count + 1 >= heap->slab_room) {
@@ -102,8 +102,13 @@ bool cmi_heap_make_slab(cmi_heap *heap, cmi_block_id id, uint32_t binset, unsign
     unsigned slots = (unsigned)(cmi_class_slab_bytes(class_index) / cmi_class_bytes(class_index));
     cmi_slab *slab = heap->slabs[number];
     uint8_t listed_empty = slab->listed_empty, listed_parked = slab->listed_parked; /* a stale entry may still name this number */
-    *slab = (cmi_slab){.block = id, .class_index = (uint8_t)class_index, .slot_count = (uint8_t)slots, .free_count = (uint8_t)slots,
-        .listed_empty = listed_empty, .listed_parked = listed_parked, .stamp = CMI_HEAP_NO_STAMP};
+    *slab = (cmi_slab){.block = id,
+                       .class_index = (uint8_t)class_index,
+                       .slot_count = (uint8_t)slots,
+                       .free_count = (uint8_t)slots,
+                       .listed_empty = listed_empty,
+                       .listed_parked = listed_parked,
+                       .stamp = CMI_HEAP_NO_STAMP};
     for (unsigned word = 0; word < CMI_ARRAY_LENGTH(slab->free_bits); word++) {
         unsigned here = slots > word * 64 ? slots - word * 64 : 0;
         slab->free_bits[word] = here >= 64 ? UINT64_MAX : (UINT64_C(1) << here) - 1;
@@ -295,8 +300,8 @@ const char *cmi_slab_validate(const cmi_heap *heap, cmi_block_id id)
         return "slab without a bin set";
     }
     const cmi_slab *slab = heap->slabs[block->slab];
-    if (slab->class_index >= CMI_CLASS_COUNT || block->bytes != cmi_class_slab_bytes(slab->class_index)
-        || slab->slot_count != block->bytes / cmi_class_bytes(slab->class_index)) {
+    if (slab->class_index >= CMI_CLASS_COUNT || block->bytes != cmi_class_slab_bytes(slab->class_index) ||
+        slab->slot_count != block->bytes / cmi_class_bytes(slab->class_index)) {
         return "slab of the wrong length";
     }
     unsigned free_slots = 0, parked = 0;

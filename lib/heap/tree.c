@@ -12,10 +12,7 @@ static uint32_t priority(cmi_block_id id)
     return x * UINT32_C(0x85EBCA77);
 }
 
-static bool below(const cmi_block *a, uint64_t bytes, uint64_t offset)
-{
-    return a->bytes != bytes ? a->bytes < bytes : a->offset < offset;
-}
+static bool below(const cmi_block *a, uint64_t bytes, uint64_t offset) { return a->bytes != bytes ? a->bytes < bytes : a->offset < offset; }
 
 void cmi_tree_insert(cmi_heap *heap, cmi_block_id *root, cmi_block_id id)
 {

@@ -101,8 +101,8 @@ static void walk_tree(tree_walk *walk, cmi_block_id id)
     walk_tree(walk, block->left);
     const cmi_block *last = cmi_heap_block(walk->heap, walk->last);
     bool after = !walk->last || last->bytes < block->bytes || (last->bytes == block->bytes && last->offset < block->offset);
-    bool same = block->kind == walk->kind && block->binset == walk->binset
-        && (block->kind != CMI_BLOCK_SLAB || walk->heap->slabs[block->slab]->class_index == walk->class_index);
+    bool same = block->kind == walk->kind && block->binset == walk->binset &&
+                (block->kind != CMI_BLOCK_SLAB || walk->heap->slabs[block->slab]->class_index == walk->class_index);
     if (!walk->fault && (!same || !after)) {
         walk->fault = "tree out of order, or with a block that does not belong there";
     }

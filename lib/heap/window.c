@@ -75,8 +75,8 @@ static uint64_t pages_of_window(const cmi_heap *heap, const fingers *at, uint64_
  * For each pair of pieces the first and the last window that begins in one and ends in the other. Between those two the pages needed
  * only fall (it leaves a hole), only rise (it enters one), or do both in step, so one of the two is best.
  */
-static void search_stretch(const cmi_heap *heap, const uint8_t *use, const stretch *run, uint64_t bytes, uint64_t align,
-    cmi_window *best, bool *found)
+static void search_stretch(const cmi_heap *heap, const uint8_t *use, const stretch *run, uint64_t bytes, uint64_t align, cmi_window *best,
+                           bool *found)
 {
     fingers at = {.near_id = run->first, .far_id = run->first};
     usable_piece(heap, use, cmi_heap_block(heap, run->first), &at.near_piece);
@@ -128,8 +128,8 @@ bool cmi_heap_find_window(const cmi_heap *heap, const uint8_t *use, uint64_t byt
     return found;
 }
 
-uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t skip, uint64_t skip_bytes, cmi_idle_run *runs,
-    uint32_t room, uint64_t *pages)
+uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t skip, uint64_t skip_bytes, cmi_idle_run *runs, uint32_t room,
+                            uint64_t *pages)
 {
     uint64_t page = heap->source.page_bytes, total = 0;
     uint64_t skip_low = cmi_round_down(skip, page), skip_high = cmi_round_up(skip + skip_bytes, page);
@@ -154,7 +154,8 @@ uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t s
             uint64_t high = cmi_round_down(end, page);
             bool hole_behind = id && high == end && cmi_heap_block(heap, id)->kind == CMI_BLOCK_HOLE;
             /* At most two parts are left of a run when the pages of the window are taken out. */
-            uint64_t parts[2][2] = {{low, skip_bytes ? cmi_min_u64(high, skip_low) : high}, {skip_bytes ? cmi_max_u64(low, skip_high) : high, high}};
+            uint64_t parts[2][2] = {{low, skip_bytes ? cmi_min_u64(high, skip_low) : high},
+                                    {skip_bytes ? cmi_max_u64(low, skip_high) : high, high}};
             for (unsigned part = 0; part < 2; part++) {
                 if (parts[part][0] >= parts[part][1]) {
                     continue;
@@ -162,7 +163,7 @@ uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t s
                 uint64_t run_pages = (parts[part][1] - parts[part][0]) >> heap->page_shift;
                 if (count < room) {
                     runs[count] = (cmi_idle_run){parts[part][0], (uint32_t)run_pages, hole_before && parts[part][0] == low,
-                        hole_behind && parts[part][1] == high};
+                                                 hole_behind && parts[part][1] == high};
                 }
                 count++;
                 total += run_pages;

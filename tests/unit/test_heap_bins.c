@@ -132,7 +132,8 @@ static void impossible_sizes_are_not_found(void **state)
     uint32_t set = f->own.done[0];
     live(f, 0, 1);
     assert_int_not_equal(cmi_heap_best_fit(&f->heap, set, CMI_UNIT, CMI_UNIT), CMI_NO_BLOCK);
-    const uint64_t sizes[] = {PAGE, CMI_MAX_BYTES - CMI_UNIT, CMI_MAX_BYTES, CMI_MAX_BYTES * 2, UINT64_C(1) << 63, UINT64_MAX - CMI_UNIT + 1};
+    const uint64_t sizes[] = {
+        PAGE, CMI_MAX_BYTES - CMI_UNIT, CMI_MAX_BYTES, CMI_MAX_BYTES * 2, UINT64_C(1) << 63, UINT64_MAX - CMI_UNIT + 1};
     for (size_t i = 0; i < CMI_ARRAY_LENGTH(sizes); i++) {
         for (uint64_t align = CMI_UNIT; align <= CMI_MAX_BYTES; align *= 16) {
             assert_int_equal(cmi_heap_best_fit(&f->heap, set, sizes[i], align), CMI_NO_BLOCK);

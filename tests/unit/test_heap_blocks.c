@@ -167,8 +167,7 @@ static void holes_and_stale_blocks_join_their_kind(void **state)
 {
     (void)state;
     fixture *f = fixture_new(6);
-    cmi_block_id a = live(f, 0, UNITS_OF_PAGE), b = live(f, UNITS_OF_PAGE, UNITS_OF_PAGE),
-                 c = live(f, 2 * UNITS_OF_PAGE, UNITS_OF_PAGE);
+    cmi_block_id a = live(f, 0, UNITS_OF_PAGE), b = live(f, UNITS_OF_PAGE, UNITS_OF_PAGE), c = live(f, 2 * UNITS_OF_PAGE, UNITS_OF_PAGE);
     cmi_heap_make_stale(&f->heap, a);
     cmi_heap_make_stale(&f->heap, b);
     assert_block(f, 0, 2 * UNITS_OF_PAGE, CMI_BLOCK_STALE, CMI_NO_BINSET);
@@ -223,8 +222,14 @@ static void every_offset_finds_its_block(void **state)
             }
         }
     }
-    const uint64_t outside[] = {0, 1, f->base - 1, f->base - 64 * (uint64_t)PAGE - 1, f->base - 61 * (uint64_t)PAGE,
-        f->base + 200 * (uint64_t)PAGE, f->base + 1001 * (uint64_t)PAGE, UINT64_MAX};
+    const uint64_t outside[] = {0,
+                                1,
+                                f->base - 1,
+                                f->base - 64 * (uint64_t)PAGE - 1,
+                                f->base - 61 * (uint64_t)PAGE,
+                                f->base + 200 * (uint64_t)PAGE,
+                                f->base + 1001 * (uint64_t)PAGE,
+                                UINT64_MAX};
     for (size_t i = 0; i < CMI_ARRAY_LENGTH(outside); i++) {
         assert_int_equal(cmi_heap_find(&f->heap, outside[i]), CMI_NO_BLOCK);
     }

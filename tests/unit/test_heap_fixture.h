@@ -30,8 +30,8 @@ static inline void make_sets(cmi_heap *heap, sets *of, uint32_t owner)
         of->mixed[small] = cmi_heap_add_binset(heap, owner, 0, CMI_BINSET_MIXED, small, small ? of->mixed[0] : 0, 0);
         of->done[small] = cmi_heap_add_binset(heap, owner, 0, CMI_BINSET_DONE, small, small ? of->done[0] : 0, of->mixed[small]);
         for (uint32_t i = 0; i < STREAMS; i++) {
-            of->stream[small][i]
-                = cmi_heap_add_binset(heap, owner, i + 1, CMI_BINSET_STREAM, small, small ? of->stream[0][i] : 0, of->mixed[small]);
+            of->stream[small][i] =
+                cmi_heap_add_binset(heap, owner, i + 1, CMI_BINSET_STREAM, small, small ? of->stream[0][i] : 0, of->mixed[small]);
             assert_int_not_equal(of->stream[small][i], CMI_NO_BINSET);
         }
     }

@@ -47,7 +47,7 @@ typedef struct model {
     live lives[LIVES];
     uint32_t live_count, serial, ticket, probe;
     uint32_t set[OWNERS][2][SETS]; /* bin sets by owner, smallness, kind; 0: none yet */
-    bool loose; /* the operation may leave free blocks that ask for more than their bytes need */
+    bool loose;                    /* the operation may leave free blocks that ask for more than their bytes need */
     const char *fault;
     uint32_t (*draw)(void *source, uint32_t below); /* where the program comes from */
     void *source;
@@ -99,8 +99,7 @@ static inline void model_take(model *m, uint64_t offset, uint64_t bytes, unsigne
     m->serial++;
     model_set(m, offset, bytes, (unit){.state = UNIT_LIVE, .owner = (uint8_t)owner, .live = m->serial});
     if (m->live_count < LIVES) {
-        m->lives[m->live_count++]
-            = (live){.offset = offset, .bytes = bytes, .serial = m->serial, .owner = (uint8_t)owner, .slot = slot};
+        m->lives[m->live_count++] = (live){.offset = offset, .bytes = bytes, .serial = m->serial, .owner = (uint8_t)owner, .slot = slot};
     } else {
         EXPECT(m, false, "the model has no room for another allocation");
     }
@@ -122,8 +121,8 @@ static inline need block_need(model *m, const cmi_block *block)
 }
 
 /*
- * A free block asks for exactly what its bytes need. It may ask for more after a slab was given back, which has one stamp for all of its slots,
- * and after free space of small pages was joined and parted again at the pages' edges. From now on the bytes need all of it.
+ * A free block asks for exactly what its bytes need. It may ask for more after a slab was given back, which has one stamp for all of its
+ * slots, and after free space of small pages was joined and parted again at the pages' edges. From now on the bytes need all of it.
  */
 static inline void compare_free(model *m, const cmi_block *block)
 {
@@ -198,7 +197,7 @@ static inline void model_compare(model *m)
             m->probe = m->probe * 1664525u + 1013904223u;
             uint64_t inside = block->offset + m->probe % block->bytes;
             EXPECT(m, cmi_heap_find(&m->heap, block->offset) == id && cmi_heap_find(&m->heap, inside) == id,
-                "address index finds another block");
+                   "address index finds another block");
         }
     }
     EXPECT(m, bytes == m->heap.space_count * SPACE_BYTES, "blocks do not cover the ranges");
@@ -304,7 +303,7 @@ static inline uint32_t check_idle_runs(model *m, const uint8_t *use, uint64_t sk
                 total += page - first;
                 if (seen < room) {
                     EXPECT(m, runs[seen].offset == base + (uint64_t)first * PAGE_BYTES && runs[seen].pages == page - first,
-                        "idle run differs from the pages");
+                           "idle run differs from the pages");
                     EXPECT(m, runs[seen].hole_before == (first > 0 && hole[first - 1]), "hole before an idle run");
                     EXPECT(m, runs[seen].hole_behind == (page < SPACE_PAGES && hole[page]), "hole behind an idle run");
                 }
@@ -326,8 +325,8 @@ static inline void check_best_fit(model *m, uint32_t binset, uint64_t bytes, uin
     for (uint32_t space = 0; space < m->heap.space_count; space++) {
         for (cmi_block_id at = cmi_heap_first_block(&m->heap, space); at; at = cmi_heap_block(&m->heap, at)->next) {
             const cmi_block *block = cmi_heap_block(&m->heap, at);
-            bool fits = block->kind == CMI_BLOCK_FREE && block->binset == binset
-                && cmi_round_up(block->offset, align) + bytes <= block->offset + block->bytes;
+            bool fits = block->kind == CMI_BLOCK_FREE && block->binset == binset &&
+                        cmi_round_up(block->offset, align) + bytes <= block->offset + block->bytes;
             EXPECT(m, at != id || fits, "best fit does not fit");
             if (fits && block->bytes < best_bytes) {
                 best_bytes = block->bytes;

@@ -11,7 +11,7 @@ static void classes_are_tight(void **state)
         uint64_t bytes = cmi_class_bytes(class_index), slab = cmi_class_slab_bytes(class_index);
         assert_true(bytes > last && bytes % CMI_UNIT == 0);
         assert_int_equal(cmi_class_of(bytes), class_index);
-        assert_int_equal(cmi_class_of(last + 1), class_index); /* tight: the first that the class below cannot hold */
+        assert_int_equal(cmi_class_of(last + 1), class_index);        /* tight: the first that the class below cannot hold */
         assert_true(bytes - last <= cmi_max_u64(CMI_UNIT, last / 4)); /* four classes a doubling */
         assert_true(slab % CMI_SLAB_UNIT == 0 && slab / bytes >= 8 && slab / bytes <= CMI_SLAB_SLOTS);
         assert_true(slab - 8 * bytes < CMI_SLAB_UNIT || slab == CMI_SLAB_UNIT); /* no larger than that takes */

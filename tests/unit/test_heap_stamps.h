@@ -73,10 +73,7 @@ static inline bool stamps_is_held(stamps *all, uint32_t number)
     return true;
 }
 
-static inline need stamps_need(stamps *all, uint32_t number)
-{
-    return stamps_is_held(all, number) ? all->of[number] : (need){{0}};
-}
+static inline need stamps_need(stamps *all, uint32_t number) { return stamps_is_held(all, number) ? all->of[number] : (need){{0}}; }
 
 static inline void stamps_drop(void *user, uint32_t number)
 {
@@ -118,11 +115,11 @@ static inline uint32_t stamps_of_stream(void *user, uint32_t key, uint64_t ticke
 static inline cmi_heap_source stamps_source(stamps *all, uint64_t page_bytes)
 {
     return (cmi_heap_source){.page_bytes = page_bytes,
-        .user = all,
-        .join_stamps = stamps_join,
-        .copy_stamp = stamps_copy,
-        .drop_stamp = stamps_drop,
-        .stamp_of = stamps_of_stream};
+                             .user = all,
+                             .join_stamps = stamps_join,
+                             .copy_stamp = stamps_copy,
+                             .drop_stamp = stamps_drop,
+                             .stamp_of = stamps_of_stream};
 }
 
 #endif

@@ -66,16 +66,16 @@ static scene make_scene(void)
 }
 
 /* One field of a sound heap set to a wrong value; what the validator says is checked and the field set right again. */
-#define SPOILED(field, value)                                           \
-    do {                                                                \
-        __typeof__(field) right = (field);                              \
-        (field) = (__typeof__(field))(value);                           \
-        assert_true((field) != right);                                  \
-        if (cmi_heap_validate(&s.f->heap) == NULL) {                    \
-            fail_msg("%s = %s is not noticed", #field, #value);         \
-        }                                                               \
-        (field) = right;                                                \
-        assert_sound(s.f);                                              \
+#define SPOILED(field, value)                                   \
+    do {                                                        \
+        __typeof__(field) right = (field);                      \
+        (field) = (__typeof__(field))(value);                   \
+        assert_true((field) != right);                          \
+        if (cmi_heap_validate(&s.f->heap) == NULL) {            \
+            fail_msg("%s = %s is not noticed", #field, #value); \
+        }                                                       \
+        (field) = right;                                        \
+        assert_sound(s.f);                                      \
     } while (0)
 
 static void spoiled_lists_are_noticed(void **state)
@@ -221,10 +221,8 @@ static void spoiled_slabs_are_noticed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(spoiled_lists_are_noticed),
-        cmocka_unit_test(spoiled_index_is_noticed),
-        cmocka_unit_test(spoiled_bins_are_noticed),
-        cmocka_unit_test(unjoined_space_is_noticed),
+        cmocka_unit_test(spoiled_lists_are_noticed), cmocka_unit_test(spoiled_index_is_noticed),
+        cmocka_unit_test(spoiled_bins_are_noticed),  cmocka_unit_test(unjoined_space_is_noticed),
         cmocka_unit_test(spoiled_slabs_are_noticed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -77,8 +77,10 @@ static void runs_beside_holes_are_marked(void **state)
     cmi_block_id id = carve(f, 2 * page, 3 * page); /* holes, three pages, holes */
     cmi_heap_make_free(&f->heap, id, f->own.done[0], 0, CMI_HEAP_NO_STAMP);
     id = carve(f, 8 * page, page); /* a page of two bin sets, then a page with a live unit */
-    cmi_heap_make_free(&f->heap, cmi_heap_cut(&f->heap, id, f->base + 8 * page * CMI_UNIT, PAGE / 2), f->own.stream[0][0], 1, CMI_HEAP_NO_STAMP);
-    cmi_heap_make_free(&f->heap, cmi_heap_find(&f->heap, f->base + 8 * page * CMI_UNIT + PAGE / 2), f->own.stream[0][1], 1, CMI_HEAP_NO_STAMP);
+    cmi_heap_make_free(&f->heap, cmi_heap_cut(&f->heap, id, f->base + 8 * page * CMI_UNIT, PAGE / 2), f->own.stream[0][0], 1,
+                       CMI_HEAP_NO_STAMP);
+    cmi_heap_make_free(&f->heap, cmi_heap_find(&f->heap, f->base + 8 * page * CMI_UNIT + PAGE / 2), f->own.stream[0][1], 1,
+                       CMI_HEAP_NO_STAMP);
     live(f, 9 * page + 7, 1);
     assert_sound(f);
     cmi_idle_run runs[4];
