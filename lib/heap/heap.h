@@ -159,8 +159,7 @@ void cmi_heap_fini(cmi_heap *heap);
 enum { CMI_HEAP_STEP_RECORDS = 8 };
 bool cmi_heap_reserve_records(cmi_heap *heap, uint32_t count);
 
-/* Add a range of addresses without pages, at most CMI_MAX_BYTES; one HOLE. false: no host memory. Take it out again: only when it is one
- * HOLE. */
+/* Add a range of addresses without pages, at most CMI_MAX_BYTES; one HOLE. false: no host memory. Only such a one is taken out again. */
 bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes);
 bool cmi_heap_space_is_hole(const cmi_heap *heap, uint64_t base);
 void cmi_heap_remove_space(cmi_heap *heap, uint64_t base);
