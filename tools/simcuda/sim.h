@@ -55,7 +55,7 @@ typedef struct sim_call {
 typedef struct sim_frame {
     sim_call *call;
     uint64_t start_ns;
-    uint64_t pages, ranges; /* what the price is multiplied with; set by the entry point, 0 otherwise */
+    uint64_t pages; /* of 2 MiB: what the price is multiplied with; set by the entry point, 0 otherwise */
     bool host_waited;       /* the host waited for the device: the call counts as host_sync */
     CUresult code_after;    /* what a plan wants reported instead of success */
 } sim_frame;
@@ -155,7 +155,7 @@ struct sim_lane {
     uint32_t completed; /* ticks up to here are done */
     bool blocking;      /* takes part in the legacy stream's implicit order */
     bool open;          /* its stream exists; a closed lane still finishes */
-    bool busy;          /* completed < enqueued; see sim.busy */
+    bool busy;          /* completed < enqueued */
     bool calling;       /* a host callback of this lane is running, without the lock */
     uint32_t busy_slot;
     uint64_t time_ns; /* device time at which the last work ends */
@@ -297,8 +297,6 @@ sim_context *sim_context_current(CUresult *code);
     })
 /* The context of a handle; NULL handle: NULL with 201. */
 sim_context *sim_context_of(CUcontext handle, CUresult *code);
-/* What a primary context gives for a device; NULL while inactive. */
-sim_context *sim_context_primary(int device);
 
 typedef struct sim_stream {
     uint64_t handle, id;
@@ -331,7 +329,6 @@ struct sim_event {
     uint64_t time_ns;
     sim_capture *capture; /* recorded inside this capture, else NULL; capture.c */
     void *capture_nodes;  /* what it stands for there; capture.c owns it */
-    bool imported;        /* of another process (ipc.c) */
 };
 sim_event *sim_event_of(CUevent handle, CUresult *code); /* 400 */
 bool sim_event_done(const sim_event *event);

@@ -27,6 +27,10 @@ struct sim_work {
     uint32_t on_lane, on_tick;
     sim_op op;
 };
+typedef struct sim_indices {
+    uint32_t *list, count, room;
+} sim_indices;
+bool sim_index_push(sim_indices *list, uint32_t index);
 sim_lane *sim_lane_at(uint32_t index); /* NULL for a number that no lane has now */
 bool sim_lane_done(uint32_t index, uint32_t tick);
 /* A new tick for work on the lane, in all the order that holds before it. */
@@ -38,6 +42,12 @@ void sim_device_run_all(void);
 /* A query found the work not done. True: the host has asked so often in a row that it is waiting, and now the work is done. */
 bool sim_lane_poll(uint32_t index, uint32_t tick);
 void sim_lane_reset(void);
+
+/* progress.c */
+/* Work at tick waits for another lane's; nothing if that is done. */
+void sim_work_wait(sim_lane *lane, uint32_t on_lane, uint32_t on_tick, uint32_t tick);
+void sim_work_drop(sim_lane *lane); /* the queue, undone */
+void sim_progress_reset(void);
 void sim_lane_forget_context(sim_context *context);
 
 /* operation.c */
@@ -47,7 +57,8 @@ void sim_gate_set(int gate);
 int sim_gate_new(void);
 void sim_gate_reset(void);
 
-/* context.c, stream.c, event.c */
+/* thread.c, context.c, stream.c, event.c */
+bool sim_thread_push(sim_thread *self, const sim_context *context); /* make it current */
 void sim_thread_refresh(void); /* the calling thread's record belongs to an earlier configuration: empty it */
 void sim_context_reset(void);
 void sim_context_clear(sim_context *context);
