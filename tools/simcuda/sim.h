@@ -55,9 +55,9 @@ typedef struct sim_call {
 typedef struct sim_frame {
     sim_call *call;
     uint64_t start_ns;
-    uint64_t pages; /* of 2 MiB: what the price is multiplied with; set by the entry point, 0 otherwise */
-    bool host_waited;       /* the host waited for the device: the call counts as host_sync */
-    CUresult code_after;    /* what a plan wants reported instead of success */
+    uint64_t pages;      /* of 2 MiB: what the price is multiplied with; set by the entry point, 0 otherwise */
+    bool host_waited;    /* the host waited for the device: the call counts as host_sync */
+    CUresult code_after; /* what a plan wants reported instead of success */
 } sim_frame;
 
 #define SIM_ENTER_(name_, needs_init_)                                                                  \
@@ -449,7 +449,7 @@ typedef struct sim_state {
     sim_clock host; /* what the host has observed */
     uint64_t host_version;
     uint64_t host_ns;               /* modelled */
-    uint64_t call_number; /* driver calls and touches so far */
+    uint64_t call_number;           /* driver calls and touches so far */
     uint64_t next_id;               /* contexts, streams, physical memory, buffers: unique for ever */
     uint64_t ceiling;               /* live mappings with access per process */
     uint64_t handles, handle_bytes; /* cuMemCreate allocations that count */

@@ -40,12 +40,12 @@ SIMCUDA_API void simcuda_reset(void);
 
 /* Capabilities that a device or driver may lack; all are on after configure. */
 typedef enum simcuda_feature {
-    SIMCUDA_FEATURE_VMM,           /* attribute 102 and the calls of the VMM API */
-    SIMCUDA_FEATURE_STREAM_ID,     /* cuStreamGetId */
+    SIMCUDA_FEATURE_VMM,            /* attribute 102 and the calls of the VMM API */
+    SIMCUDA_FEATURE_STREAM_ID,      /* cuStreamGetId */
     SIMCUDA_FEATURE_CONTEXT_EVENTS, /* cuCtxRecordEvent, cuCtxWaitEvent (CUDA 12.5) */
-    SIMCUDA_FEATURE_ASYNC_POOLS,   /* cuMemAllocAsync and memory pools */
-    SIMCUDA_FEATURE_RDMA,          /* attribute 110 */
-    SIMCUDA_FEATURE_PEER,          /* peer access between devices */
+    SIMCUDA_FEATURE_ASYNC_POOLS,    /* cuMemAllocAsync and memory pools */
+    SIMCUDA_FEATURE_RDMA,           /* attribute 110 */
+    SIMCUDA_FEATURE_PEER,           /* peer access between devices */
     SIMCUDA_FEATURE_COUNT
 } simcuda_feature;
 /* on = 0: cuGetProcAddress and dlsym users see the call as absent or refused with NOT_SUPPORTED, attributes read 0. */
@@ -120,9 +120,9 @@ SIMCUDA_API uint64_t simcuda_inside_ns(void);
 
 typedef struct simcuda_census {
     uint64_t capacity_bytes, free_bytes, sibling_bytes; /* of the device asked for */
-    uint64_t handles;          /* VMM allocations whose handle or a mapping is left */
-    uint64_t handle_bytes;     /* their bytes */
-    uint64_t mappings;         /* live address-to-handle mappings */
+    uint64_t handles;                                   /* VMM allocations whose handle or a mapping is left */
+    uint64_t handle_bytes;                              /* their bytes */
+    uint64_t mappings;                                  /* live address-to-handle mappings */
     uint64_t peak_mappings;
     uint64_t reservations, reserved_address_bytes, peak_address_bytes;
     uint64_t mallocs, malloc_bytes; /* cuMemAlloc and pools */
@@ -143,11 +143,11 @@ SIMCUDA_API size_t simcuda_mappings(simcuda_mapping *mapping, size_t room);
 /* ---- findings ------------------------------------------------------------------------------------------------------------------ */
 
 typedef enum simcuda_finding_kind {
-    SIMCUDA_RACE_TOUCH,   /* a touch no chain orders after an earlier conflicting touch of the same physical bytes */
-    SIMCUDA_RACE_UNMAP,   /* unmap, remap, release or free not ordered after every earlier touch */
+    SIMCUDA_RACE_TOUCH,        /* a touch no chain orders after an earlier conflicting touch of the same physical bytes */
+    SIMCUDA_RACE_UNMAP,        /* unmap, remap, release or free not ordered after every earlier touch */
     SIMCUDA_USE_AFTER_DESTROY, /* a destroyed stream, event, context, graph or handle was used */
-    SIMCUDA_BAD_ACCESS,   /* a touch of unmapped bytes, or without a grant for the device */
-    SIMCUDA_UNSUPPORTED_CALL, /* a function that is not simulated was called */
+    SIMCUDA_BAD_ACCESS,        /* a touch of unmapped bytes, or without a grant for the device */
+    SIMCUDA_UNSUPPORTED_CALL,  /* a function that is not simulated was called */
     SIMCUDA_FINDING_KINDS
 } simcuda_finding_kind;
 /* Findings since configure. races = TOUCH + UNMAP. */
