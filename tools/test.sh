@@ -52,7 +52,7 @@ stage release
 if [ "$quick" = no ]; then
     stage debug -LE static
     stage asan -LE static
-    stage tsan -LE static
+    stage tsan -LE 'static|fuzz' # the fuzz targets have one thread
     stage clang-release -LE static
     stage fuzz -L fuzz
 fi

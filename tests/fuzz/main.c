@@ -1,7 +1,8 @@
 /*
  * Drives a libFuzzer target where there is no libFuzzer: first every file named on the command line (or in a folder named there),
  * then random inputs from a printed seed, some of them mutations of those files.
- * FUZZ_SEED chooses the seed, FUZZ_RUNS the number of random inputs, FUZZ_FIRST where to begin, so that one failing input can be had alone.
+ * FUZZ_SEED chooses the seed, FUZZ_RUNS the number of random inputs, FUZZ_FIRST where to begin, so that one failing input can be had
+ * alone. Slow builds stop early, after FUZZ_SECONDS.
  */
 #include <dirent.h>
 #include <inttypes.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -103,17 +105,18 @@ int main(int argc, char **argv)
 {
     seed = number_from("FUZZ_SEED", 1);
     uint64_t first = number_from("FUZZ_FIRST", 0), runs = number_from("FUZZ_RUNS", 5000);
+    time_t end = time(NULL) + (time_t)number_from("FUZZ_SECONDS", 10);
     for (int i = 1; i < argc; i++)
         read_seed(argv[i]);
     for (size_t i = 0; i < seed_count; i++)
         LLVMFuzzerTestOneInput(seeds[i].data, seeds[i].size);
 
-    printf("seed %" PRIu64 ", %" PRIu64 " inputs, %zu files\n", seed, runs, seed_count);
+    printf("seed %" PRIu64 ", %zu files\n", seed, seed_count);
     fflush(stdout);
     static const int fatal[] = {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
     for (size_t i = 0; i < sizeof(fatal) / sizeof(fatal[0]); i++)
         signal(fatal[i], say_where);
-    for (current = first; current < first + runs; current++) {
+    for (current = first; current < first + runs && time(NULL) < end; current++) {
         uint8_t *data = malloc(INPUT_BYTES); /* of its own each time, and of the exact size, so that reads past the end are seen */
         size_t size = data != NULL ? make_input(data, current) : 0;
         uint8_t *exact = malloc(size + (size == 0));
@@ -122,6 +125,7 @@ int main(int argc, char **argv)
         free(exact);
         free(data);
     }
+    printf("%" PRIu64 " inputs\n", current - first);
     for (size_t i = 0; i < seed_count; i++)
         free(seeds[i].data);
     return 0;
