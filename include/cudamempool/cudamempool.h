@@ -44,7 +44,7 @@ typedef uint64_t cmpool_t;
  * calling thread's per-thread default stream. Trusted only during the call it is passed to. */
 typedef struct CUstream_st *cmpool_stream;
 
-/* ---- pools ---------------------------------------------------------------------------------------------------------------- */
+/* ---- pools -------------------------------------------------------------------------------------- */
 
 /* How a pool is made. Zero the struct, then set struct_size = sizeof(cmpool_config) and what you need. */
 typedef struct cmpool_config {
@@ -77,7 +77,7 @@ CMPOOL_API cmpool_status cmpool_private_create(cmpool_t *pool, cmpool_t parent);
  */
 CMPOOL_API cmpool_status cmpool_destroy(cmpool_t pool);
 
-/* ---- blocks --------------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------- */
 
 /* The general request. Zero the struct, then set struct_size and what you need. */
 typedef struct cmpool_request {
@@ -126,18 +126,18 @@ CMPOOL_API cmpool_status cmpool_usable_size(cmpool_t pool, const void *ptr, size
 /* What is known of an address. struct_size must be set before the call. */
 typedef struct cmpool_block_info {
     size_t struct_size;
-    cmpool_t pool;         /* the pool (or private pool) it belongs to */
-    int device;            /* its device ordinal */
-    uint32_t tag;          /* as given at allocation */
-    void *base;            /* start of the block */
-    size_t usable_bytes;   /* its whole length */
+    cmpool_t pool;          /* the pool (or private pool) it belongs to */
+    int device;             /* its device ordinal */
+    uint32_t tag;           /* as given at allocation */
+    void *base;             /* start of the block */
+    size_t usable_bytes;    /* its whole length */
     size_t requested_bytes; /* as asked for; for slab blocks the slot's length */
 } cmpool_block_info;
 
 /* Find the live block that contains ptr (any byte of it), in any pool. Returns OK, INVALID_ARGUMENT, NOT_OURS, ALREADY_FREED. */
 CMPOOL_API cmpool_status cmpool_lookup(const void *ptr, cmpool_block_info *info);
 
-/* ---- how much memory a pool holds ------------------------------------------------------------------------------------------- */
+/* ---- how much memory a pool holds --------------------------------------------------------------- */
 
 /*
  * Give idle pages back to the driver until the pool holds at most keep_bytes or nothing idle is left. Pages whose work is not
@@ -169,9 +169,10 @@ CMPOOL_API cmpool_status cmpool_set_headroom(cmpool_t pool, size_t bytes);
 typedef int (*cmpool_low_memory_fn)(void *user, cmpool_t pool, size_t bytes);
 CMPOOL_API cmpool_status cmpool_set_low_memory_callback(cmpool_t pool, cmpool_low_memory_fn fn, void *user);
 
-/* ---- figures and errors ------------------------------------------------------------------------------------------------------ */
+/* ---- figures and errors ------------------------------------------------------------------------- */
 
-/* All counters of a pool (counters.def). Set struct_size before the call; a shorter struct of an older header is filled as far as it goes. */
+/* All counters of a pool (counters.def). Set struct_size before the call; a shorter struct of an older header is filled as far as it goes.
+ */
 typedef struct cmpool_stats {
     size_t struct_size;
 #define CMPOOL_COUNTER(name, kind, help) uint64_t name;
@@ -187,13 +188,13 @@ CMPOOL_API cmpool_status cmpool_stats_reset_peaks(cmpool_t pool);
 
 /* Rungs of the ladder a request climbs before it is refused; their gains explain a refusal. */
 enum {
-    CMPOOL_RUNG_BINS,     /* own and finished free memory */
-    CMPOOL_RUNG_PROMOTE,  /* memory that events showed done */
-    CMPOOL_RUNG_SLACK,    /* new pages within the slack */
-    CMPOOL_RUNG_MOVE,     /* idle pages mapped elsewhere */
-    CMPOOL_RUNG_GROW,     /* new pages up to limit and device */
-    CMPOOL_RUNG_PENDING,  /* other streams' memory behind a device-side wait */
-    CMPOOL_RUNG_SIBLINGS, /* thread caches, other pools, low-memory callback */
+    CMPOOL_RUNG_BINS,      /* own and finished free memory */
+    CMPOOL_RUNG_PROMOTE,   /* memory that events showed done */
+    CMPOOL_RUNG_SLACK,     /* new pages within the slack */
+    CMPOOL_RUNG_MOVE,      /* idle pages mapped elsewhere */
+    CMPOOL_RUNG_GROW,      /* new pages up to limit and device */
+    CMPOOL_RUNG_PENDING,   /* other streams' memory behind a device-side wait */
+    CMPOOL_RUNG_SIBLINGS,  /* thread caches, other pools, low-memory callback */
     CMPOOL_RUNG_HOST_WAIT, /* memory the host had to wait for */
     CMPOOL_RUNG_COUNT
 };
@@ -201,17 +202,17 @@ enum {
 /* The numbers behind the last failed call of this thread. Strings are static. */
 typedef struct cmpool_error {
     cmpool_status status;
-    const char *call;           /* the public call */
-    const char *driver_call;    /* the driver function that failed, or "" */
-    int driver_code;            /* its CUresult, or 0 */
-    size_t bytes;               /* the request, rounded */
-    size_t live_bytes;          /* of the pool when it refused */
+    const char *call;        /* the public call */
+    const char *driver_call; /* the driver function that failed, or "" */
+    int driver_code;         /* its CUresult, or 0 */
+    size_t bytes;            /* the request, rounded */
+    size_t live_bytes;       /* of the pool when it refused */
     size_t reserved_bytes;
-    size_t idle_bytes;          /* whole idle pages, finished or not */
-    size_t largest_free_bytes;  /* longest run of free bytes */
-    size_t device_free_bytes;   /* what the driver said it had left; SIZE_MAX: not asked */
-    size_t limit_bytes;         /* 0: no limit */
-    size_t short_bytes;         /* what was missing */
+    size_t idle_bytes;                    /* whole idle pages, finished or not */
+    size_t largest_free_bytes;            /* longest run of free bytes */
+    size_t device_free_bytes;             /* what the driver said it had left; SIZE_MAX: not asked */
+    size_t limit_bytes;                   /* 0: no limit */
+    size_t short_bytes;                   /* what was missing */
     size_t rung_bytes[CMPOOL_RUNG_COUNT]; /* gained on each rung */
 } cmpool_error;
 

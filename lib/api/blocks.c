@@ -1,6 +1,6 @@
 /*
- * Public functions on blocks: argument checks, then one call into lib/pool under the device lock. Owns nothing. Arguments are checked here and
- * nowhere further down.
+ * Public functions on blocks: argument checks, then one call into lib/pool under the device lock. Owns nothing. Arguments are checked here
+ * and nowhere further down.
  */
 #include "api/registry.h"
 
@@ -18,8 +18,12 @@ static cmpool_status allocate(cmpool_t pool, void **ptr, const cmpool_request *r
     if (status != CMPOOL_OK) {
         return status;
     }
-    cmi_ask ask = {.requested = request->bytes, .bytes = cmi_round_up(request->bytes, CMI_UNIT), .owner = entry.owner,
-        .align = request->alignment > CMI_UNIT ? request->alignment : CMI_UNIT, .tag = request->tag, .handle = request->stream};
+    cmi_ask ask = {.requested = request->bytes,
+                   .bytes = cmi_round_up(request->bytes, CMI_UNIT),
+                   .owner = entry.owner,
+                   .align = request->alignment > CMI_UNIT ? request->alignment : CMI_UNIT,
+                   .tag = request->tag,
+                   .handle = request->stream};
     uint64_t address = 0;
     if (ask.align > entry.device->page_bytes) {
         status = CMPOOL_ERR_INVALID_ARGUMENT;
@@ -42,8 +46,8 @@ cmpool_status cmpool_malloc_ex(cmpool_t pool, void **ptr, const cmpool_request *
     if (ptr) {
         *ptr = NULL;
     }
-    if (ptr && request && request->struct_size == sizeof *request && request->bytes <= CMI_MAX_BYTES && !request->flags
-        && (!request->alignment || cmi_is_power2(request->alignment))) {
+    if (ptr && request && request->struct_size == sizeof *request && request->bytes <= CMI_MAX_BYTES && !request->flags &&
+        (!request->alignment || cmi_is_power2(request->alignment))) {
         status = allocate(pool, ptr, request);
     }
     return cmi_registry_finish(status, "cmpool_malloc_ex");
@@ -150,9 +154,13 @@ static cmpool_status look_in(cmi_device *device, uint64_t address, cmpool_block_
         cmi_place place;
         status = cmi_pool_place(pool, address, &place);
         if (status == CMPOOL_OK || status == CMPOOL_ERR_INTERIOR_POINTER) {
-            *info = (cmpool_block_info){.struct_size = sizeof *info, .pool = pool->owners[place.owner].generation,
-                .device = device->ordinal, .tag = place.slab ? 0 : cmi_heap_block(&pool->heap, place.block)->tag,
-                .base = (void *)(uintptr_t)place.base, .usable_bytes = place.bytes, .requested_bytes = place.requested};
+            *info = (cmpool_block_info){.struct_size = sizeof *info,
+                                        .pool = pool->owners[place.owner].generation,
+                                        .device = device->ordinal,
+                                        .tag = place.slab ? 0 : cmi_heap_block(&pool->heap, place.block)->tag,
+                                        .base = (void *)(uintptr_t)place.base,
+                                        .usable_bytes = place.bytes,
+                                        .requested_bytes = place.requested};
             status = CMPOOL_OK;
         }
     }

@@ -1,5 +1,6 @@
 /*
- * Public functions on pools: making and ending, limits, trims, reserve, figures. Argument checks, then one call into lib/pool. Owns nothing.
+ * Public functions on pools: making and ending, limits, trims, reserve, figures. Argument checks, then one call into lib/pool. Owns
+ * nothing.
  */
 #include "api/registry.h"
 
@@ -17,8 +18,8 @@ static cmpool_status read_options(cmi_options *options, const char *text)
 
 static bool config_is_sound(const cmpool_config *config)
 {
-    bool sound = config->struct_size == sizeof *config && config->device >= 0 && config->device < CMI_MAX_DEVICES
-        && config->peer_count < CMI_MAX_DEVICES && (config->peers || !config->peer_count);
+    bool sound = config->struct_size == sizeof *config && config->device >= 0 && config->device < CMI_MAX_DEVICES &&
+                 config->peer_count < CMI_MAX_DEVICES && (config->peers || !config->peer_count);
     for (size_t i = 0; sound && i < config->peer_count; i++) {
         sound = config->peers[i] >= 0 && config->peers[i] < CMI_MAX_DEVICES && config->peers[i] != config->device;
     }
@@ -70,7 +71,7 @@ cmpool_status cmpool_destroy(cmpool_t pool)
     return cmi_registry_finish(status, "cmpool_destroy");
 }
 
-/* ---- how much a pool holds ------------------------------------------------------------------------------------------------------------- */
+/* ---- how much a pool holds ---------------------------------------------------------------------- */
 
 cmpool_status cmpool_trim(cmpool_t pool, size_t keep_bytes, size_t *released)
 {
@@ -186,7 +187,7 @@ cmpool_status cmpool_set_low_memory_callback(cmpool_t pool, cmpool_low_memory_fn
     return cmi_registry_finish(status, "cmpool_set_low_memory_callback");
 }
 
-/* ---- figures ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- figures ------------------------------------------------------------------------------------ */
 
 cmpool_status cmpool_stats_get(cmpool_t pool, cmpool_stats *stats)
 {

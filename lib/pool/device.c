@@ -1,6 +1,6 @@
 /*
- * A device of this process: its primary context, its store of pages, and the way every driver call off the hot path is made. Owns the device
- * record's set-up and tear-down; guarded by the registry lock (open, close) and the device lock (calls); called by api and lib/pool.
+ * A device of this process: its primary context, its store of pages, and the way every driver call off the hot path is made. Owns the
+ * device record's set-up and tear-down; guarded by the registry lock (open, close) and the device lock (calls); called by api and lib/pool.
  */
 #include "pool/pool.h"
 
@@ -18,8 +18,12 @@ static cmpool_status open_store(cmi_device *device, const cmi_options *options, 
         status = cmi_driver_status("cuDeviceTotalMem", device->driver->DeviceTotalMem(&total, handle));
     }
     if (status == CMPOOL_OK) {
-        cmi_store_config config = {.driver = device->driver, .device = device->ordinal, .page_bytes = options->page_size,
-            .rdma = options->rdma != 0, .peers = peers, .peer_count = peer_count};
+        cmi_store_config config = {.driver = device->driver,
+                                   .device = device->ordinal,
+                                   .page_bytes = options->page_size,
+                                   .rdma = options->rdma != 0,
+                                   .peers = peers,
+                                   .peer_count = peer_count};
         status = cmi_store_open(&device->store, &config);
     }
     cmi_driver_leave(&scope);

@@ -227,8 +227,8 @@ cmpool_status cmi_fence_poll(cmi_device *device, cmi_pool *pool)
         for (uint32_t i = 0; i < count; i++) {
             bool behind = false; /* an older event of the same scope is not ready: neither is this one */
             for (uint32_t j = 0; j < i && !behind; j++) {
-                behind = queries[j].asked && !queries[j].ready && queries[j].stream == queries[i].stream
-                    && queries[j].context == queries[i].context;
+                behind = queries[j].asked && !queries[j].ready && queries[j].stream == queries[i].stream &&
+                         queries[j].context == queries[i].context;
             }
             if (!behind) {
                 queries[i].asked = true;
@@ -287,7 +287,7 @@ bool cmi_fence_covers(const cmi_device *device, uint32_t stream, uint64_t ticket
     return ticket <= device->streams[stream].covered || ticket <= device->contexts[device->streams[stream].context].covered;
 }
 
-/* ---- waiting on the device ---------------------------------------------------------------------------------------------------------- */
+/* ---- waiting on the device ---------------------------------------------------------------------- */
 
 void cmi_waits_add(cmi_waits *waits, uint32_t stream, uint64_t ticket)
 {
@@ -314,10 +314,10 @@ static cmi_fence *find(cmi_device *device, uint32_t stream, uint32_t context, ui
     cmi_fence *best = NULL;
     for (uint32_t i = 0; i < device->fence_count; i++) {
         cmi_fence *fence = &device->fences[i];
-        bool fits = fence->ticket >= ticket && !fence->done
-            && (fence->stream == CMI_NO_STREAM ? fence->context == context : fence->stream == stream);
-        if (fits && (!best || (best->stream == CMI_NO_STREAM && fence->stream != CMI_NO_STREAM)
-                || (best->stream == fence->stream && fence->ticket < best->ticket))) {
+        bool fits = fence->ticket >= ticket && !fence->done &&
+                    (fence->stream == CMI_NO_STREAM ? fence->context == context : fence->stream == stream);
+        if (fits && (!best || (best->stream == CMI_NO_STREAM && fence->stream != CMI_NO_STREAM) ||
+                     (best->stream == fence->stream && fence->ticket < best->ticket))) {
             best = fence;
         }
     }
@@ -374,7 +374,8 @@ cmpool_status cmi_fence_device_wait(cmi_device *device, cmi_pool *pool, uint32_t
             }
             cmi_fence *fence = find(device, other, context, ticket);
             if (!fence) {
-                return CMPOOL_ERR_UNSUPPORTED; /* covered by an event that another thread's sweep has just given up: the caller tries again */
+                return CMPOOL_ERR_UNSUPPORTED; /* covered by an event that another thread's sweep has just given up: the caller tries again
+                                                */
             }
             cmpool_status status = wait_for(device, pool, stream, handle, fence);
             if (status != CMPOOL_OK) {

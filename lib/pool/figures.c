@@ -1,6 +1,6 @@
 /*
- * Figures: what a pool tells of itself, and the numbers behind a refusal; and the validator that checks blocks against slots against counters. Reads
- * only; runs under the device lock; called by api, the ladder and, in builds with CMI_VALIDATE, after each mutation.
+ * Figures: what a pool tells of itself, and the numbers behind a refusal; and the validator that checks blocks against slots against
+ * counters. Reads only; runs under the device lock; called by api, the ladder and, in builds with CMI_VALIDATE, after each mutation.
  */
 #include "pool/pool.h"
 
@@ -73,7 +73,7 @@ void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, uint64_t missing_pages
     }
 }
 
-/* ---- validator ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- validator ---------------------------------------------------------------------------------- */
 
 /* The state that the slots under a block must have. */
 static const char *check_slots(const cmi_pool *pool, const cmi_block *block, uint64_t *mapped, uint64_t *last)
@@ -88,8 +88,8 @@ static const char *check_slots(const cmi_pool *pool, const cmi_block *block, uin
         if (block->kind == CMI_BLOCK_STALE && slot->state != CMI_SLOT_STALE) {
             return "stale block over a slot that is not stale";
         }
-        if ((block->kind == CMI_BLOCK_FREE || block->kind == CMI_BLOCK_LIVE || block->kind == CMI_BLOCK_SLAB)
-            && slot->state != CMI_SLOT_MAPPED) {
+        if ((block->kind == CMI_BLOCK_FREE || block->kind == CMI_BLOCK_LIVE || block->kind == CMI_BLOCK_SLAB) &&
+            slot->state != CMI_SLOT_MAPPED) {
             return "bytes in use over a slot without a page";
         }
         if (!whole && at != *last && slot->state == CMI_SLOT_MAPPED) {

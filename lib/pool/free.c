@@ -1,6 +1,6 @@
 /*
- * Giving back: which streams a freed block has to wait for, and where its bytes go. Owns no data; runs under the device lock, dropped only to
- * record an event once a batch of frees has gathered; called by api.
+ * Giving back: which streams a freed block has to wait for, and where its bytes go. Owns no data; runs under the device lock, dropped only
+ * to record an event once a batch of frees has gathered; called by api.
  */
 #include "pool/pool.h"
 

@@ -1,6 +1,6 @@
 /*
- * One request, from the fastest way to the slowest: a slot of the stream's own slabs, the bins, then the ladder. Owns no data; runs under the
- * device lock, which only the ladder drops; called by api.
+ * One request, from the fastest way to the slowest: a slot of the stream's own slabs, the bins, then the ladder. Owns no data; runs under
+ * the device lock, which only the ladder drops; called by api.
  */
 #include "pool/pool.h"
 

@@ -11,7 +11,7 @@
 /* A page that leaves, and one that arrives: one entry per slot to be filled. */
 typedef struct arrival {
     uint64_t to;
-    uint64_t from; /* old address in donor's arena, or 0 for a new page */
+    uint64_t from;  /* old address in donor's arena, or 0 for a new page */
     uint32_t donor; /* index of its chunk */
     bool landed;    /* mapped at its new address */
     bool gone;      /* unmapped at its old address */
@@ -30,9 +30,9 @@ typedef struct chunk {
 typedef struct move {
     cmi_pool *pool;
     const cmi_ask *ask;
-    uint64_t low, high;     /* the window, holes widened to whole pages */
+    uint64_t low, high; /* the window, holes widened to whole pages */
     arrival *arrivals;
-    uint32_t *pages;        /* page of each arrival, in the order of arrivals */
+    uint32_t *pages; /* page of each arrival, in the order of arrivals */
     uint32_t arrival_count, arrival_room;
     chunk *chunks;
     uint32_t chunk_count, chunk_room;
@@ -148,8 +148,8 @@ static void claim_chunk(move *m, cmi_pool *donor, uint64_t offset, uint32_t page
 static bool make_ready(move *m, cmi_hand *hand, const cmi_donor *donors, uint32_t donor_count)
 {
     uint32_t records = 4 * m->arrival_room + 64;
-    bool ready = cmi_heap_reserve_records(&m->pool->heap, records) && cmi_hand_reserve(hand, hand->count + m->arrival_room)
-        && cmi_stamp_reserve(m->pool->device, records + 4 * donor_count);
+    bool ready = cmi_heap_reserve_records(&m->pool->heap, records) && cmi_hand_reserve(hand, hand->count + m->arrival_room) &&
+                 cmi_stamp_reserve(m->pool->device, records + 4 * donor_count);
     for (uint32_t i = 0; i < donor_count && ready; i++) {
         ready = cmi_heap_reserve_records(&donors[i].pool->heap, records);
     }
@@ -201,10 +201,10 @@ static cmpool_status map_arrivals(move *m)
     return CMPOOL_OK;
 }
 
-/* ---- publishing --------------------------------------------------------------------------------------------------------------------- */
+/* ---- publishing --------------------------------------------------------------------------------- */
 
-/* Each page taken from a chunk: the old slot of one that left is stale, or a hole where it is unmapped already; one that did not leave is free
- * again, or in hand when it is mapped nowhere. */
+/* Each page taken from a chunk: the old slot of one that left is stale, or a hole where it is unmapped already; one that did not leave is
+ * free again, or in hand when it is mapped nowhere. */
 static void publish_chunk(move *m, uint32_t number, cmi_hand *hand)
 {
     const chunk *c = &m->chunks[number];
@@ -229,7 +229,7 @@ static void publish_chunk(move *m, uint32_t number, cmi_hand *hand)
         } else {
             slot->state = CMI_SLOT_MAPPED;
             cmi_heap_make_free(&donor->heap, id, done ? owner->done[0] : owner->mixed[0], 0,
-                done ? CMI_HEAP_NO_STAMP : cmi_stamp_copy(device, c->stamp));
+                               done ? CMI_HEAP_NO_STAMP : cmi_stamp_copy(device, c->stamp));
             donor->reserved_pages++;
             m->pool->reserved_pages--;
         }
@@ -346,7 +346,7 @@ static void unpublish_window(move *m)
     }
 }
 
-/* ---- the whole of it ------------------------------------------------------------------------------------------------------------------ */
+/* ---- the whole of it ---------------------------------------------------------------------------- */
 
 static bool all_done(const move *m)
 {
@@ -381,7 +381,8 @@ static cmpool_status unmap_first(move *m)
     for (uint32_t i = 0; i < m->arrival_count && status == CMPOOL_OK;) {
         arrival *a = &m->arrivals[i];
         uint32_t count = 1;
-        while (a->from && i + count < m->arrival_count && count < CMI_ARRAY_LENGTH(unmapped) && a[count].donor == a->donor && a[count].from) {
+        while (a->from && i + count < m->arrival_count && count < CMI_ARRAY_LENGTH(unmapped) && a[count].donor == a->donor &&
+               a[count].from) {
             count++;
         }
         if (a->from) {
@@ -415,7 +416,7 @@ static bool is_uncovered(const move *m)
 }
 
 cmpool_status cmi_source_fill(cmi_pool *pool, const cmi_ask *ask, const cmi_window *window, cmi_hand *hand, const cmi_donor *donors,
-    uint32_t donor_count, cmi_block_id *block)
+                              uint32_t donor_count, cmi_block_id *block)
 {
     cmi_device *device = pool->device;
     move m;

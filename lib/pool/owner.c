@@ -1,6 +1,6 @@
 /*
- * Owners: a pool and the private pools inside it. Owns the table from (owner, stream) to bin set and the promotion of finished memory; guarded
- * by the device lock; called by malloc, free, ladder and trim.
+ * Owners: a pool and the private pools inside it. Owns the table from (owner, stream) to bin set and the promotion of finished memory;
+ * guarded by the device lock; called by malloc, free, ladder and trim.
  */
 #include "pool/pool.h"
 
@@ -43,9 +43,9 @@ cmpool_status cmi_owner_add(cmi_pool *pool, uint32_t *number)
     bool made = true;
     for (unsigned small = 0; small < 2 && made; small++) {
         owner->mixed[small] = cmi_heap_add_binset(&pool->heap, at, 0, CMI_BINSET_MIXED, small, small ? owner->mixed[0] : 0, 0);
-        owner->done[small] = owner->mixed[small]
-            ? cmi_heap_add_binset(&pool->heap, at, 0, CMI_BINSET_DONE, small, small ? owner->done[0] : 0, owner->mixed[small])
-            : 0;
+        owner->done[small] = owner->mixed[small] ? cmi_heap_add_binset(&pool->heap, at, 0, CMI_BINSET_DONE, small,
+                                                                       small ? owner->done[0] : 0, owner->mixed[small])
+                                                 : 0;
         made = owner->done[small] != 0;
     }
     if (!made) {
@@ -85,8 +85,8 @@ uint32_t cmi_owner_binset(cmi_pool *pool, uint32_t number, uint32_t stream, unsi
         if (small && !partner) {
             return CMI_NO_BINSET;
         }
-        owner->of_stream[small][stream]
-            = cmi_heap_add_binset(&pool->heap, number, stream, CMI_BINSET_STREAM, small != 0, partner, owner->mixed[small]);
+        owner->of_stream[small][stream] =
+            cmi_heap_add_binset(&pool->heap, number, stream, CMI_BINSET_STREAM, small != 0, partner, owner->mixed[small]);
     }
     return owner->of_stream[small][stream];
 }
@@ -126,11 +126,10 @@ void cmi_owner_remove(cmi_pool *pool, uint32_t number)
     cmi_owner *owner = &pool->owners[number];
     bool empty = true;
     for (unsigned small = 0; small < 2; small++) {
-        empty = empty && cmi_binset_is_empty(cmi_heap_binset(heap, owner->done[small]))
-            && cmi_binset_is_empty(cmi_heap_binset(heap, owner->mixed[small]));
+        empty = empty && cmi_binset_is_empty(cmi_heap_binset(heap, owner->done[small])) &&
+                cmi_binset_is_empty(cmi_heap_binset(heap, owner->mixed[small]));
         for (uint32_t i = 0; i < owner->of_stream_room; i++) {
-            empty = empty
-                && (!owner->of_stream[small][i] || cmi_binset_is_empty(cmi_heap_binset(heap, owner->of_stream[small][i])));
+            empty = empty && (!owner->of_stream[small][i] || cmi_binset_is_empty(cmi_heap_binset(heap, owner->of_stream[small][i])));
         }
     }
     if (empty) {
@@ -140,7 +139,7 @@ void cmi_owner_remove(cmi_pool *pool, uint32_t number)
     }
 }
 
-/* ---- promotion ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- promotion ---------------------------------------------------------------------------------- */
 
 /* The bin set a free block belongs to by what is known now; its own if nothing changed. */
 static uint32_t settled_set(cmi_pool *pool, const cmi_block *block, uint64_t *ticket)

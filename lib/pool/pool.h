@@ -3,8 +3,8 @@
  * and one store of pages, so that memory freed in one pool can serve another without a driver call.
  *
  * Locks. cmi_device.lock (rank DEVICE) guards everything in this header except where a field says otherwise. No driver call is made
- * under it: a thread marks what it works on (slots MOVING, blocks BUSY), drops the lock, calls, retakes it and publishes; cmi_device.in_flight
- * counts such threads, so that nobody refuses a request while memory is on its way.
+ * under it: a thread marks what it works on (slots MOVING, blocks BUSY), drops the lock, calls, retakes it and publishes;
+ * cmi_device.in_flight counts such threads, so that nobody refuses a request while memory is on its way.
  */
 #ifndef CMI_POOL_H
 #define CMI_POOL_H
@@ -16,11 +16,11 @@
 
 enum { CMI_MAX_DEVICES = 64, CMI_MAPPING_CEILING = 400000 };
 
-/* ---- stamps: what must be done before bytes may be used --------------------------------------------------------------------------- */
+/* ---- stamps: what must be done before bytes may be used ----------------------------------------- */
 
 /*
- * Tickets count frees on a device: every free takes the present number, every fence (a recorded event) closes it and opens the next. A fence
- * with ticket t covers all frees up to t: of its stream, or of its whole context.
+ * Tickets count frees on a device: every free takes the present number, every fence (a recorded event) closes it and opens the next. A
+ * fence with ticket t covers all frees up to t: of its stream, or of its whole context.
  */
 enum { CMI_STAMP_STREAMS = 6 };
 
@@ -36,19 +36,19 @@ typedef struct cmi_stamp {
     cmi_stamp_entry entries[CMI_STAMP_STREAMS];
 } cmi_stamp;
 
-/* ---- streams and fences ------------------------------------------------------------------------------------------------------------- */
+/* ---- streams and fences ------------------------------------------------------------------------- */
 
 enum { CMI_NO_STREAM = 0 };
 
 typedef enum cmi_stream_kind { CMI_STREAM_OTHER, CMI_STREAM_LEGACY, CMI_STREAM_PER_THREAD } cmi_stream_kind;
 
 typedef struct cmi_stream {
-    CUstream handle; /* trusted only inside a call that was given it */
-    uint64_t id;     /* cuStreamGetId, 0 when the driver has none */
-    uint64_t thread; /* PER_THREAD: whose */
-    uint32_t context; /* number in cmi_device.contexts */
-    uint8_t kind;    /* cmi_stream_kind */
-    bool retired;    /* its handle is dead or dying; nothing is recorded on it any more */
+    CUstream handle;    /* trusted only inside a call that was given it */
+    uint64_t id;        /* cuStreamGetId, 0 when the driver has none */
+    uint64_t thread;    /* PER_THREAD: whose */
+    uint32_t context;   /* number in cmi_device.contexts */
+    uint8_t kind;       /* cmi_stream_kind */
+    bool retired;       /* its handle is dead or dying; nothing is recorded on it any more */
     uint64_t last_free; /* youngest ticket given to a free on it */
     uint64_t covered;   /* frees up to this ticket have an event behind them */
     uint64_t done;      /* frees up to this ticket were seen done by the host */
@@ -66,13 +66,13 @@ typedef struct cmi_context {
 typedef struct cmi_fence {
     CUevent event;
     uint64_t ticket;
-    uint32_t stream;  /* record number, or CMI_NO_STREAM: all of `context` */
+    uint32_t stream; /* record number, or CMI_NO_STREAM: all of `context` */
     uint32_t context;
-    uint32_t pins;    /* threads that use the event without the lock */
+    uint32_t pins; /* threads that use the event without the lock */
     bool done;
 } cmi_fence;
 
-/* ---- device, pool, owner -------------------------------------------------------------------------------------------------------------- */
+/* ---- device, pool, owner ------------------------------------------------------------------------ */
 
 typedef struct cmi_pool cmi_pool;
 
@@ -93,9 +93,9 @@ typedef struct cmi_device {
     cmi_context *contexts; /* number 0 is the primary one */
     uint32_t context_count, context_room;
 
-    uint64_t ticket; /* of frees made now */
+    uint64_t ticket;       /* of frees made now */
     uint64_t done_changes; /* counts every advance of a `done` */
-    cmi_fence *fences; /* outstanding, oldest first */
+    cmi_fence *fences;     /* outstanding, oldest first */
     uint32_t fence_count, fence_room;
     CUevent *spare_events;
     uint32_t spare_count, spare_room;
@@ -105,18 +105,18 @@ typedef struct cmi_device {
 
     cmi_pool *pools; /* list through next */
     uint32_t in_flight;
-    uint64_t landings;     /* counts pages that arrived or left, for "search again" */
-    bool full;             /* the driver refused a page; asked again now and then, and before any refusal */
+    uint64_t landings; /* counts pages that arrived or left, for "search again" */
+    bool full;         /* the driver refused a page; asked again now and then, and before any refusal */
     uint32_t slow_since_full;
-    bool lost;             /* context or driver gone */
+    bool lost; /* context or driver gone */
     uint64_t unretired_streams;
 } cmi_device;
 
 /* An owner is a pool or a private pool in it: whose bytes join, and which are searched first. */
 typedef struct cmi_owner {
     bool used;
-    uint32_t done[2], mixed[2];      /* bin sets; index 1: free space of small pages */
-    uint32_t *of_stream[2];          /* bin set by stream record number, 0: none yet */
+    uint32_t done[2], mixed[2]; /* bin sets; index 1: free space of small pages */
+    uint32_t *of_stream[2];     /* bin set by stream record number, 0: none yet */
     uint32_t of_stream_room;
     uint64_t live_blocks, live_bytes, requested_bytes, allocations, frees, peak_live_bytes;
     uint64_t generation; /* of the public handle */
@@ -143,7 +143,7 @@ struct cmi_pool {
     uint64_t rung_bytes[CMPOOL_RUNG_COUNT]; /* of the request being climbed for (copied to the error) */
 };
 
-/* ---- device.c ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- device.c ----------------------------------------------------------------------------------- */
 
 /* Retain the primary context and open the store of a device record that has no pool yet. Registry lock held, device lock not. */
 cmpool_status cmi_device_open(cmi_device *device, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count);
@@ -159,7 +159,7 @@ typedef struct cmi_call {
 cmpool_status cmi_device_call_begin(cmi_device *device, cmi_call *call, uint32_t context);
 void cmi_device_call_end(cmi_device *device, cmi_call *call);
 
-/* ---- stamp.c -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- stamp.c ------------------------------------------------------------------------------------ */
 
 /* Make sure `count` stamps can be made without host memory. */
 bool cmi_stamp_reserve(cmi_device *device, uint32_t count);
@@ -175,7 +175,7 @@ bool cmi_stamp_is_done(const cmi_device *device, uint32_t number);
 /* The heap's view of the above. */
 void cmi_stamp_fill_source(cmi_device *device, cmi_heap_source *source);
 
-/* ---- stream.c, fence.c ------------------------------------------------------------------------------------------------------------------- */
+/* ---- stream.c, fence.c -------------------------------------------------------------------------- */
 
 /* The record of a handle passed to this call; made on first sight (drops and retakes the lock). check: ask the driver whether the handle
  * still is the stream we knew. */
@@ -212,7 +212,7 @@ void cmi_waits_add(cmi_waits *waits, uint32_t stream, uint64_t ticket);
 cmpool_status cmi_fence_device_wait(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle, const cmi_waits *waits);
 void cmi_fence_forget_all(cmi_device *device);
 
-/* ---- owner.c ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- owner.c ------------------------------------------------------------------------------------ */
 
 cmpool_status cmi_owner_add(cmi_pool *pool, uint32_t *owner);
 void cmi_owner_remove(cmi_pool *pool, uint32_t owner); /* its free bytes go to owner 0 */
@@ -223,7 +223,7 @@ void cmi_owner_sweep(cmi_pool *pool);
 /* Go through the free blocks and move what was seen done to the bin sets for everybody. */
 void cmi_owner_promote(cmi_pool *pool);
 
-/* ---- pool.c, malloc.c, free.c ------------------------------------------------------------------------------------------------------------- */
+/* ---- pool.c, malloc.c, free.c ------------------------------------------------------------------- */
 
 cmpool_status cmi_pool_create(cmi_pool **pool, cmi_device *device, const cmi_options *options);
 cmpool_status cmi_pool_destroy(cmi_pool *pool); /* lock held, nothing live; frees the record */
@@ -257,7 +257,7 @@ cmpool_status cmi_pool_hold(cmi_pool *pool, uint64_t pages);
 /* A BUSY piece of memory this stream may use becomes free space of the owner (the edge of a page, a rest). */
 void cmi_pool_give_back(cmi_pool *pool, cmi_block_id block, uint32_t binset);
 
-/* ---- ladder.c: what happens when the bins have nothing -------------------------------------------------------------------------------------- */
+/* ---- ladder.c: what happens when the bins have nothing ------------------------------------------ */
 
 /* A BUSY block of ask->bytes for the request, or why not. Drops and retakes the lock. */
 cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block);
@@ -265,7 +265,7 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
 /* Create and map this many pages ahead of need; they are free for everybody. All or none. Drops and retakes the lock. */
 cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages);
 
-/* ---- source.c, move.c: windows filled with pages ------------------------------------------------------------------------------------------------ */
+/* ---- source.c, move.c: windows filled with pages ------------------------------------------------ */
 
 /* Pages in hand for a request: created, not mapped yet. */
 typedef struct cmi_hand {
@@ -289,7 +289,7 @@ typedef struct cmi_donor {
  * before, except that pages that did arrive are free at their new place. Drops and retakes the lock.
  */
 cmpool_status cmi_source_fill(cmi_pool *pool, const cmi_ask *ask, const cmi_window *window, cmi_hand *hand, const cmi_donor *donors,
-    uint32_t donor_count, cmi_block_id *block);
+                              uint32_t donor_count, cmi_block_id *block);
 /* Give `count` slots from an address on a state; EMPTY ones forget page and stamp. */
 void cmi_source_set_slots(cmi_pool *pool, uint64_t address, uint32_t count, cmi_slot_state state);
 /* Unmap stale slots whose stamp is seen done, in runs; at most `most` slots. Drops and retakes the lock. Returns slots unmapped. */
@@ -298,7 +298,7 @@ uint64_t cmi_source_stale_slots(const cmi_pool *pool);
 /* Reserve another range of addresses for the arena. Drops and retakes the lock. */
 cmpool_status cmi_source_reserve_range(cmi_pool *pool, uint64_t bytes);
 
-/* ---- trim.c ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- trim.c ------------------------------------------------------------------------------------- */
 
 /* Give idle pages back until the pool holds at most keep pages; wait: the host waits for what is pending. *released in pages. */
 cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint64_t *released);
@@ -306,7 +306,7 @@ cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint
 void cmi_trim_abandon(cmi_pool *pool);
 cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, uint64_t *released);
 
-/* ---- figures.c ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- figures.c ---------------------------------------------------------------------------------- */
 
 void cmi_pool_stats(cmi_pool *pool, uint32_t owner, cmpool_stats *stats);
 /* Fill the thread's error detail with the pool's present figures. */

@@ -5,7 +5,7 @@
  */
 #include "pool/pool.h"
 
-/* ---- pages in hand ---------------------------------------------------------------------------------------------------------------- */
+/* ---- pages in hand ------------------------------------------------------------------------------ */
 
 bool cmi_hand_reserve(cmi_hand *hand, uint32_t room)
 {
@@ -39,8 +39,7 @@ cmpool_status cmi_source_create(cmi_pool *pool, cmi_hand *hand, uint32_t count, 
     hand->count += *got;
     pool->counters.driver_turns++;
     pool->counters.pages_created += *got;
-    pool->counters.peak_reserved_bytes
-        = cmi_max_u64(pool->counters.peak_reserved_bytes, pool->reserved_pages << pool->heap.page_shift);
+    pool->counters.peak_reserved_bytes = cmi_max_u64(pool->counters.peak_reserved_bytes, pool->reserved_pages << pool->heap.page_shift);
     cmi_ring_write(&pool->ring, CMI_EVENT_GROW, 0, (uint64_t)*got << pool->heap.page_shift, 0);
     return status;
 }
@@ -59,7 +58,7 @@ void cmi_source_put_down(cmi_pool *pool, cmi_hand *hand)
     *hand = (cmi_hand){0};
 }
 
-/* ---- slots ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- slots -------------------------------------------------------------------------------------- */
 
 void cmi_source_set_slots(cmi_pool *pool, uint64_t address, uint32_t count, cmi_slot_state state)
 {
@@ -73,7 +72,7 @@ void cmi_source_set_slots(cmi_pool *pool, uint64_t address, uint32_t count, cmi_
     }
 }
 
-/* ---- stale slots -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- stale slots -------------------------------------------------------------------------------- */
 
 uint64_t cmi_source_stale_slots(const cmi_pool *pool)
 {

@@ -1,6 +1,6 @@
 /*
- * Stamps: sets of (stream, ticket) that must be done before memory may be used, with "the whole device" as overflow. Owns the device's stamp
- * records, counted by holder; guarded by the device lock; called by the heap through its source table and by the rest of lib/pool.
+ * Stamps: sets of (stream, ticket) that must be done before memory may be used, with "the whole device" as overflow. Owns the device's
+ * stamp records, counted by holder; guarded by the device lock; called by the heap through its source table and by the rest of lib/pool.
  */
 #include "pool/pool.h"
 
@@ -175,7 +175,7 @@ bool cmi_stamp_is_done(const cmi_device *device, uint32_t number)
     return true;
 }
 
-/* ---- the heap's source table ---------------------------------------------------------------------------------------------------- */
+/* ---- the heap's source table -------------------------------------------------------------------- */
 
 static uint32_t source_join(void *user, uint32_t a, uint32_t b) { return cmi_stamp_join(user, a, b); }
 static uint32_t source_copy(void *user, uint32_t stamp) { return cmi_stamp_copy(user, stamp); }
@@ -185,9 +185,9 @@ static uint32_t source_stamp_of(void *user, uint32_t key, uint64_t ticket) { ret
 void cmi_stamp_fill_source(cmi_device *device, cmi_heap_source *source)
 {
     *source = (cmi_heap_source){.page_bytes = device->page_bytes,
-        .user = device,
-        .join_stamps = source_join,
-        .copy_stamp = source_copy,
-        .drop_stamp = source_drop,
-        .stamp_of = source_stamp_of};
+                                .user = device,
+                                .join_stamps = source_join,
+                                .copy_stamp = source_copy,
+                                .drop_stamp = source_drop,
+                                .stamp_of = source_stamp_of};
 }

@@ -155,8 +155,11 @@ cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, bool check, u
         }
         number = device->stream_count++;
         cmi_stream_kind kind = kind_of(handle);
-        device->streams[number] = (cmi_stream){.handle = canonical(handle), .id = id, .context = context_no, .kind = (uint8_t)kind,
-            .thread = kind == CMI_STREAM_PER_THREAD ? this_thread() : 0};
+        device->streams[number] = (cmi_stream){.handle = canonical(handle),
+                                               .id = id,
+                                               .context = context_no,
+                                               .kind = (uint8_t)kind,
+                                               .thread = kind == CMI_STREAM_PER_THREAD ? this_thread() : 0};
         table_put(device, number);
     }
     *stream = number;

@@ -1,11 +1,10 @@
 /*
- * Trim: idle pages go back to the driver. Owns nothing; runs under the device lock, dropped around driver calls; called by api (trim, limit,
- * destroy) and for other users of the device. A page goes only when its work was seen done and no old address of it is left mapped.
+ * Trim: idle pages go back to the driver. Owns nothing; runs under the device lock, dropped around driver calls; called by api (trim,
+ * limit, destroy) and for other users of the device. A page goes only when its work was seen done and no old address of it is left mapped.
  */
 #include "pool/pool.h"
 
 enum { TRIM_RUN = 256 };
-
 
 /* Only what the host has seen done may be unmapped. */
 static bool mark_done(cmi_pool *pool)
@@ -106,8 +105,8 @@ static uint32_t release_run(cmi_pool *pool, uint64_t offset, uint32_t count)
 static bool release_some(cmi_pool *pool, uint64_t most, uint64_t *released)
 {
     cmi_heap *heap = &pool->heap;
-    if (!cmi_heap_reserve_records(heap, 2 * TRIM_RUN + CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(pool->device, CMI_HEAP_STEP_RECORDS)
-        || !mark_done(pool)) {
+    if (!cmi_heap_reserve_records(heap, 2 * TRIM_RUN + CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(pool->device, CMI_HEAP_STEP_RECORDS) ||
+        !mark_done(pool)) {
         return false;
     }
     uint32_t runs = cmi_heap_idle_runs(heap, pool->use, 0, 0, NULL, 0, NULL);
@@ -122,7 +121,8 @@ static bool release_some(cmi_pool *pool, uint64_t most, uint64_t *released)
         /* Pages that must stay for now (an old address is still mapped, or they are fixed) cut a run into parts. */
         uint32_t start = 0;
         for (uint32_t k = 0; k <= list[i].pages; k++) {
-            const cmi_slot *slot = k < list[i].pages ? cmi_arena_slot(&pool->arena, list[i].offset + ((uint64_t)k << heap->page_shift)) : NULL;
+            const cmi_slot *slot =
+                k < list[i].pages ? cmi_arena_slot(&pool->arena, list[i].offset + ((uint64_t)k << heap->page_shift)) : NULL;
             if (slot && !slot->fixed && !has_stale_slot(pool->device, slot->page)) {
                 continue;
             }
@@ -162,8 +162,7 @@ cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint
         }
         cmi_source_unmap_stale(pool, UINT64_MAX);
         cmi_owner_promote(pool);
-        while (pool->reserved_pages > keep_pages && release_some(pool, pool->reserved_pages - keep_pages, released)) {
-        }
+        while (pool->reserved_pages > keep_pages && release_some(pool, pool->reserved_pages - keep_pages, released)) {}
     }
     pool->counters.driver_turns += *released > before;
     pool->counters.mapped_slots = cmi_store_mappings(device->store);
