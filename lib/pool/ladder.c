@@ -1,7 +1,7 @@
 /*
- * The reclaim ladder: what happens to a request when bins and slabs have nothing for it. Each rung costs more than the one before; the
- * bytes each gained are kept, and are the explanation when the last one fails. Owns no data but the pool's scratch; runs under the device
- * lock, which it drops around driver calls and callbacks, searching again afterwards; called by malloc.
+ * The reclaim ladder: what happens to a request when bins and slabs have nothing for it. Each rung costs more than the one before; the bytes each
+ * gained are kept, and are the explanation when the last one fails. Owns no data but the pool's scratch; runs under the device lock, which it
+ * drops around driver calls and callbacks, searching again afterwards; called by malloc.
  */
 #include "pool/pool.h"
 
@@ -21,7 +21,7 @@ typedef struct climb {
     const cmi_ask *ask;
     cmi_hand hand;
     cmi_donor *donors;
-    uint32_t donor_room, donor_count;
+    uint32_t donor_room;
     reach reach;
     bool may_grow, use_siblings;
     bool in_place;    /* only memory that lies together already */
@@ -29,7 +29,7 @@ typedef struct climb {
     bool limited;     /* the pool's limit, not the device, is what stops growth */
 } climb;
 
-/* ---- what may be used --------------------------------------------------------------------------- */
+/* ---- what may be used ----------------------------------------------------------------------------------------------------------------- */
 
 static bool mark_usable(cmi_pool *pool, const cmi_ask *ask, reach far)
 {
@@ -74,15 +74,15 @@ static bool something_pending(const cmi_pool *pool, uint32_t stream)
 static bool all_covered(const cmi_device *device, uint32_t stream)
 {
     for (uint32_t i = 1; i < device->stream_count; i++) {
-        if (i != stream && !cmi_stream_is_done(device, i, device->streams[i].last_free) &&
-            !cmi_fence_covers(device, i, device->streams[i].last_free)) {
+        if (i != stream && !cmi_stream_is_done(device, i, device->streams[i].last_free)
+            && !cmi_fence_covers(device, i, device->streams[i].last_free)) {
             return false;
         }
     }
     return true;
 }
 
-/* ---- rung 2: what events show done -------------------------------------------------------------- */
+/* ---- rung 2: what events show done ------------------------------------------------------------------------------------------------------ */
 
 static void promote(cmi_pool *pool, uint32_t stream)
 {
@@ -96,7 +96,8 @@ static void promote(cmi_pool *pool, uint32_t stream)
     cmi_owner_promote(pool);
 }
 
-/* ---- donors ------------------------------------------------------------------------------------- */
+
+/* ---- donors ----------------------------------------------------------------------------------------------------------------------------- */
 
 static bool gives_before(const cmi_donor *a, const cmi_donor *b)
 {
@@ -176,7 +177,7 @@ static uint64_t add_sibling_donors(climb *c, uint32_t *count)
     return total;
 }
 
-/* ---- growth ------------------------------------------------------------------------------------- */
+/* ---- growth ------------------------------------------------------------------------------------------------------------------------------- */
 
 /* New pages the slack allows: up to (1 + slack) times the peak of live bytes, this request included. */
 static uint64_t slack_pages(const cmi_pool *pool, uint64_t bytes)
@@ -186,17 +187,11 @@ static uint64_t slack_pages(const cmi_pool *pool, uint64_t bytes)
     return most > pool->reserved_pages ? most - pool->reserved_pages : 0;
 }
 
-/* Old addresses that cannot be unmapped yet lock the free bytes beside them: past the budget new pages come before idle ones. */
-static bool too_many_stale(const cmi_pool *pool)
-{
-    return pool->counters.stale_slots > pool->reserved_pages * pool->options.stale_budget / 1000000;
-}
-
 /* New pages that limit and headroom allow, as far as is known without trying. */
 static uint64_t growth_pages(climb *c)
 {
     cmi_pool *pool = c->pool;
-    if (!c->may_grow || c->in_place || pool->device->full) {
+    if (!c->may_grow || pool->device->full) {
         return 0;
     }
     uint64_t most = UINT32_MAX;
@@ -222,7 +217,7 @@ static uint64_t growth_pages(climb *c)
     return most;
 }
 
-/* ---- one plan ----------------------------------------------------------------------------------- */
+/* ---- one plan -------------------------------------------------------------------------------------------------------------------------------- */
 
 typedef enum outcome { PLAN_DONE, PLAN_AGAIN, PLAN_SHORT, PLAN_FAILED } outcome;
 
@@ -272,81 +267,63 @@ static outcome create(climb *c, uint64_t wanted, uint64_t slack, cmpool_status *
     return *status == CMPOOL_OK ? PLAN_AGAIN : PLAN_FAILED;
 }
 
-/* New pages to be created for a window, and of those the ones within the slack. */
-typedef struct wanted {
-    uint64_t pages, slack;
-} wanted;
-
 /*
- * Where the window's pages come from: the hand, then new ones within the slack, then idle ones (the donors), then new ones beyond it. DONE:
- * the donors are chosen, and *create says what is to be created first, if anything.
+ * Look for the window that needs the fewest pages within reach, and fill it: from the hand, with new pages within the slack, with idle pages, with
+ * new pages beyond it. SHORT: not enough pages within this reach.
  */
-static outcome choose_pages(climb *c, const cmi_window *window, uint64_t growth, wanted *create, cmpool_status *status)
-{
-    cmi_pool *pool = c->pool;
-    *create = (wanted){0, 0};
-    c->donor_count = 0;
-    if (window->pages <= c->hand.count) {
-        return PLAN_DONE;
-    }
-    if (c->in_place) {
-        return PLAN_SHORT;
-    }
-    uint64_t missing = window->pages - c->hand.count;
-    create->slack = cmi_min_u64(cmi_min_u64(missing, growth), too_many_stale(pool) ? missing : slack_pages(pool, c->ask->bytes));
-    uint64_t idle = add_donors(c, pool, window->offset, c->ask->bytes, missing - create->slack, &c->donor_count);
-    if (idle != UINT64_MAX && c->use_siblings && create->slack + idle < missing) {
-        idle += add_sibling_donors(c, &c->donor_count);
-    }
-    if (idle == UINT64_MAX) {
-        *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
-        return PLAN_FAILED;
-    }
-    uint64_t taken = cmi_min_u64(missing - create->slack, idle);
-    create->pages = missing - taken;
-    if (create->pages > growth) {
-        c->missing = create->pages - growth;
-        return PLAN_SHORT;
-    }
-    pool->rung_bytes[CMPOOL_RUNG_MOVE] += create->pages ? 0 : taken << pool->heap.page_shift;
-    return PLAN_DONE;
-}
-
-/* Look for the window that needs the fewest pages within reach, and fill it. SHORT: not enough pages within this reach. */
 static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
 {
     cmi_pool *pool = c->pool;
     const cmi_ask *ask = c->ask;
-    /* What drops the lock comes first: from the search for a window to its claim nothing may change. */
-    if (!c->in_place) {
-        outcome allowed = mappings_allowed(c, (ask->bytes >> pool->heap.page_shift) + 1, status);
-        if (allowed != PLAN_DONE) {
-            return allowed;
-        }
-    }
-    uint64_t growth = growth_pages(c);
+    cmi_window window;
     if (!mark_usable(pool, ask, c->reach)) {
         *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
         return PLAN_FAILED;
     }
-    cmi_window window;
     if (!cmi_heap_find_window(&pool->heap, pool->use, ask->bytes, ask->align, &window)) {
         return c->in_place ? PLAN_SHORT : want_addresses(c, status);
     }
-    wanted create_first;
-    outcome chosen = choose_pages(c, &window, growth, &create_first, status);
-    if (chosen != PLAN_DONE) {
-        return chosen;
-    }
-    if (create_first.pages) {
-        return create(c, create_first.pages, create_first.slack, status);
+    uint32_t donor_count = 0;
+    if (window.pages) {
+        if (c->in_place) {
+            return PLAN_SHORT;
+        }
+        outcome allowed = mappings_allowed(c, window.pages, status);
+        if (allowed != PLAN_DONE) {
+            return allowed;
+        }
+        uint64_t missing = window.pages - cmi_min_u64(window.pages, c->hand.count);
+        uint64_t growth = missing ? growth_pages(c) : 0;
+        if (missing && !mark_usable(pool, ask, c->reach)) { /* headroom may have dropped the lock: the scratch is another's now */
+            *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+            return PLAN_FAILED;
+        }
+        uint64_t slack = cmi_min_u64(cmi_min_u64(missing, growth), slack_pages(pool, ask->bytes));
+        uint64_t idle = missing ? add_donors(c, pool, window.offset, ask->bytes, missing, &donor_count) : 0;
+        if (idle != UINT64_MAX && c->use_siblings && slack + idle < missing) {
+            idle += add_sibling_donors(c, &donor_count);
+        }
+        if (idle == UINT64_MAX) {
+            *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+            return PLAN_FAILED;
+        }
+        uint64_t taken = cmi_min_u64(missing - slack, idle);
+        uint64_t beyond = missing - slack - taken;
+        if (slack + beyond > growth) {
+            c->missing = missing - cmi_min_u64(missing, idle + growth);
+            return PLAN_SHORT;
+        }
+        if (slack + beyond) {
+            return create(c, slack + beyond, slack, status);
+        }
+        pool->rung_bytes[CMPOOL_RUNG_MOVE] += taken << pool->heap.page_shift;
     }
     if (c->reach != REACH_FINISHED) {
         pool->rung_bytes[CMPOOL_RUNG_PENDING] += ask->bytes;
     }
     cmi_log(CMI_LOG_STEP, "request of %llu bytes: window at %llx, %u pages: %u new, %u runs to take from, reach %d",
-            (unsigned long long)ask->bytes, (unsigned long long)window.offset, window.pages, c->hand.count, c->donor_count, (int)c->reach);
-    *status = cmi_source_fill(pool, ask, &window, &c->hand, c->donors, c->donor_count, block);
+        (unsigned long long)ask->bytes, (unsigned long long)window.offset, window.pages, c->hand.count, donor_count, (int)c->reach);
+    *status = cmi_source_fill(pool, ask, &window, &c->hand, c->donors, donor_count, block);
     return *status == CMPOOL_OK ? PLAN_DONE : PLAN_FAILED;
 }
 
@@ -370,7 +347,7 @@ static outcome plan_until_settled(climb *c, reach far, bool may_grow, cmi_block_
     return made;
 }
 
-/* ---- the ladder --------------------------------------------------------------------------------- */
+/* ---- the ladder -------------------------------------------------------------------------------------------------------------------------------- */
 
 /* The bins once more: flushed slabs and promoted memory may have joined to something that fits. */
 static cmi_block_id bins_again(cmi_pool *pool, const cmi_ask *ask)
@@ -435,8 +412,8 @@ static outcome scrape(climb *c, cmi_block_id *block, cmpool_status *status)
     outcome made = plan_in_place(c, far, block, status);
     for (uint32_t i = 1; made == PLAN_SHORT && i <= heap->slab_count; i++) {
         cmi_slab *slab = heap->slabs[i];
-        if (slab->block && (slab->free_count || slab->parked_count) && cmi_stamp_reserve(pool->device, CMI_SLAB_SLOTS) &&
-            cmi_heap_dissolve_slab(heap, slab->block)) {
+        if (slab->block && (slab->free_count || slab->parked_count) && cmi_stamp_reserve(pool->device, CMI_SLAB_SLOTS)
+            && cmi_heap_dissolve_slab(heap, slab->block)) {
             made = plan_in_place(c, far, block, status);
         }
     }
@@ -521,7 +498,11 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
     climb c = {.pool = pool, .ask = ask};
     cmpool_status status = CMPOOL_OK;
     outcome made = PLAN_SHORT;
-    do {
+    bool possible = ask->bytes <= device->total_bytes; /* else nothing is looked for, and no addresses are taken */
+    if (!possible) {
+        c.missing = cmi_div_up(ask->bytes - device->total_bytes, pool->heap.source.page_bytes);
+    }
+    while (possible) {
         drain_caches(pool);
         c.use_siblings = false;
         *block = bins_again(pool, ask);
@@ -545,14 +526,17 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
         if (made == PLAN_SHORT) {
             made = climb_host_wait(&c, block, &status);
         }
-    } while (made == PLAN_SHORT && others_in_flight(device));
+        if (made != PLAN_SHORT || !others_in_flight(device)) {
+            break;
+        }
+    }
+    cmi_source_put_down(pool, &c.hand);
     if (made == PLAN_SHORT) {
         status = c.limited && !device->full ? CMPOOL_ERR_LIMIT : CMPOOL_ERR_OUT_OF_DEVICE_MEMORY;
         pool->counters.refusals++;
         cmi_pool_explain(pool, ask, c.missing);
         cmi_ring_write(&pool->ring, CMI_EVENT_REFUSE, 0, ask->bytes, ask->stream);
     }
-    cmi_source_put_down(pool, &c.hand);
     cmi_meta_free(c.donors, c.donor_room * sizeof *c.donors);
     return status;
 }
@@ -565,6 +549,12 @@ cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages)
     cmpool_status status = CMPOOL_OK;
     cmi_block_id block = 0;
     pool->device->full = false;
+    for (unsigned i = 0; i < CMPOOL_RUNG_COUNT; i++) {
+        pool->rung_bytes[i] = 0;
+    }
+    if (ask.bytes > pool->device->total_bytes) {
+        status = CMPOOL_ERR_OUT_OF_DEVICE_MEMORY;
+    }
     while (status == CMPOOL_OK && !block) {
         cmi_window window;
         if (!mark_usable(pool, NULL, REACH_FINISHED)) {
@@ -585,7 +575,11 @@ cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages)
     if (block) {
         cmi_heap_make_free(heap, block, pool->owners[0].done[0], 0, CMI_HEAP_NO_STAMP);
     }
+    uint64_t missing = pages - c.hand.count;
     cmi_source_put_down(pool, &c.hand);
+    if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT) {
+        cmi_pool_explain(pool, &ask, missing);
+    }
     cmi_pool_must_be_valid(pool);
     return status;
 }
