@@ -26,6 +26,7 @@ typedef struct climb {
     bool may_grow, use_siblings;
     bool in_place;    /* only memory that lies together already */
     uint64_t missing; /* pages short at the last plan */
+    bool no_device_wait; /* the driver has no event for what must be waited for */
     bool limited;     /* the pool's limit, not the device, is what stops growth */
 } climb;
 
@@ -324,6 +325,11 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
     cmi_log(CMI_LOG_STEP, "request of %llu bytes: window at %llx, %u pages: %u new, %u runs to take from, reach %d",
         (unsigned long long)ask->bytes, (unsigned long long)window.offset, window.pages, c->hand.count, donor_count, (int)c->reach);
     *status = cmi_source_fill(pool, ask, &window, &c->hand, c->donors, donor_count, block);
+    if (*status == CMPOOL_ERR_UNSUPPORTED && c->reach != REACH_FINISHED) {
+        c->no_device_wait = true;
+        *status = CMPOOL_OK;
+        return PLAN_SHORT;
+    }
     return *status == CMPOOL_OK ? PLAN_DONE : PLAN_FAILED;
 }
 
@@ -452,7 +458,7 @@ static outcome climb_host_wait(climb *c, cmi_block_id *block, cmpool_status *sta
 {
     cmi_pool *pool = c->pool;
     const cmi_driver *driver = pool->device->driver;
-    bool device_waits = pool->options.cross_stream_wait && driver->CtxRecordEvent && driver->CtxWaitEvent;
+    bool device_waits = pool->options.cross_stream_wait && !c->no_device_wait && driver->CtxRecordEvent && driver->CtxWaitEvent;
     if (device_waits || !something_pending(pool, c->ask->stream)) {
         return PLAN_SHORT;
     }
