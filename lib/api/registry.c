@@ -1,7 +1,7 @@
 /*
- * The process tables: devices by ordinal, pools by handle. Owns both; guarded by the registry lock (making and ending) and by each device's lock
- * (what an entry stands for); called by every public function. Device records are never freed, so a stale handle can always be looked up
- * safely; a handle is an index and a generation, so it never names a later pool.
+ * The process tables: devices by ordinal, pools by handle. Owns both; guarded by the registry lock (making and ending) and by each device's
+ * lock (what an entry stands for); called by every public function. Device records are never freed, so a stale handle can always be looked
+ * up safely; a handle is an index and a generation, so it never names a later pool.
  */
 #include "api/registry.h"
 
@@ -57,7 +57,8 @@ cmpool_status cmi_registry_enter(cmpool_t handle, cmi_entry *entry)
         return CMPOOL_ERR_INVALID_POOL;
     }
     cmi_lock_acquire(&device->lock);
-    if (atomic_load_explicit(&found->handle, memory_order_relaxed) != handle || atomic_load(&found->device) != device || found->pool->dying) {
+    if (atomic_load_explicit(&found->handle, memory_order_relaxed) != handle || atomic_load(&found->device) != device ||
+        found->pool->dying) {
         cmi_lock_release(&device->lock);
         return CMPOOL_ERR_INVALID_POOL;
     }
@@ -88,15 +89,15 @@ cmpool_status cmi_registry_finish(cmpool_status status, const char *call)
             detail->driver_call = "";
             detail->driver_code = 0;
         }
-    } else if (status == CMPOOL_ERR_DRIVER || status == CMPOOL_ERR_DRIVER_MISSING || status == CMPOOL_ERR_SHUTTING_DOWN
-        || status == CMPOOL_ERR_DEVICE_LOST || status == CMPOOL_ERR_CAPTURE || status == CMPOOL_ERR_OUT_OF_ADDRESSES) {
+    } else if (status == CMPOOL_ERR_DRIVER || status == CMPOOL_ERR_DRIVER_MISSING || status == CMPOOL_ERR_SHUTTING_DOWN ||
+               status == CMPOOL_ERR_DEVICE_LOST || status == CMPOOL_ERR_CAPTURE || status == CMPOOL_ERR_OUT_OF_ADDRESSES) {
         detail->driver_call = kept.driver_call;
         detail->driver_code = kept.driver_code;
     }
     return status;
 }
 
-/* ---- making and ending (registry lock held) --------------------------------------------------------------------------------------------- */
+/* ---- making and ending (registry lock held) ----------------------------------------------------- */
 
 /* A record that is free: an old one, or the next. NULL: no host memory, or 65,536 pools at once. */
 static record *free_record(uint32_t *index)

@@ -14,6 +14,7 @@ void cmi_bin_position(uint64_t bytes, unsigned *row, unsigned *column)
 
 void cmi_bin_insert(cmi_heap *heap, cmi_block_id id)
 {
+    heap->changes++;
     cmi_block *block = cmi_heap_block(heap, id);
     cmi_binset *set = heap->binsets[block->binset];
     unsigned row, column;
@@ -27,6 +28,7 @@ void cmi_bin_insert(cmi_heap *heap, cmi_block_id id)
 
 void cmi_bin_remove(cmi_heap *heap, cmi_block_id id)
 {
+    heap->changes++;
     cmi_block *block = cmi_heap_block(heap, id);
     cmi_binset *set = heap->binsets[block->binset];
     unsigned row, column;

@@ -36,7 +36,7 @@ void cmi_heap_fini(cmi_heap *heap)
     *heap = (cmi_heap){0};
 }
 
-/* ---- records --------------------------------------------------------------------------------------------------------------- */
+/* ---- records ------------------------------------------------------------------------------------ */
 
 static bool add_chunk(cmi_heap *heap)
 {
@@ -65,11 +65,20 @@ static bool add_chunk(cmi_heap *heap)
 
 bool cmi_heap_reserve_records(cmi_heap *heap, uint32_t count)
 {
-    while (heap->unused_count < count) {
+    while (heap->unused_count < count + heap->earmarked) {
         if (!add_chunk(heap)) {
             return false;
         }
     }
+    return true;
+}
+
+bool cmi_heap_earmark(cmi_heap *heap, uint32_t count)
+{
+    if (!cmi_heap_reserve_records(heap, count)) {
+        return false;
+    }
+    heap->earmarked += count;
     return true;
 }
 
@@ -93,10 +102,11 @@ void cmi_block_retire(cmi_heap *heap, cmi_block_id id)
     heap->block_count--;
 }
 
-/* ---- the list by address ------------------------------------------------------------------------------------------------------ */
+/* ---- the list by address ------------------------------------------------------------------------ */
 
 cmi_block_id cmi_block_split(cmi_heap *heap, cmi_block_id id, uint64_t at)
 {
+    heap->changes++;
     cmi_block_id new_id = cmi_block_new(heap);
     cmi_block *low = cmi_heap_block(heap, id), *high = cmi_heap_block(heap, new_id);
     *high = *low;
@@ -136,7 +146,7 @@ cmi_block_id cmi_heap_join_busy(cmi_heap *heap, cmi_block_id low, cmi_block_id h
     return low;
 }
 
-/* ---- taking --------------------------------------------------------------------------------------------------------------------- */
+/* ---- taking ------------------------------------------------------------------------------------- */
 
 cmi_block_id cmi_heap_take(cmi_heap *heap, cmi_block_id id, uint64_t offset, uint64_t bytes)
 {
@@ -175,10 +185,11 @@ cmi_block_id cmi_heap_cut(cmi_heap *heap, cmi_block_id id, uint64_t offset, uint
     return id;
 }
 
-/* ---- giving back ---------------------------------------------------------------------------------------------------------------- */
+/* ---- giving back -------------------------------------------------------------------------------- */
 
 static void set_kind(cmi_heap *heap, cmi_block_id id, cmi_block_kind kind)
 {
+    heap->changes++;
     cmi_block *block = cmi_heap_block(heap, id);
     block->kind = (uint8_t)kind;
     block->binset = CMI_NO_BINSET;

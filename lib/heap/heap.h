@@ -16,7 +16,7 @@
 #define CMI_NO_BINSET 0u
 #define CMI_HEAP_NO_STAMP UINT32_MAX
 
-/* ---- blocks ---------------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------- */
 
 typedef uint32_t cmi_block_id;
 
@@ -47,7 +47,7 @@ typedef struct cmi_block {
 
 _Static_assert(sizeof(cmi_block) == 64, "a block record is one cache line");
 
-/* ---- bin sets: the free blocks that one kind of request may use --------------------------------------------------------------- */
+/* ---- bin sets: the free blocks that one kind of request may use --------------------------------- */
 
 enum { CMI_BIN_ROWS = 39, CMI_BIN_COLUMNS = 8, CMI_CLASS_COUNT = 32 };
 
@@ -88,7 +88,7 @@ typedef struct cmi_heap_source {
     uint32_t (*stamp_of)(void *user, uint32_t key, uint64_t ticket);
 } cmi_heap_source;
 
-/* ---- slabs ------------------------------------------------------------------------------------------------------------------- */
+/* ---- slabs -------------------------------------------------------------------------------------- */
 
 enum { CMI_SLAB_UNIT = 65536, CMI_SLAB_SLOTS = 128, CMI_SMALL_LIMIT = 262144 };
 
@@ -111,7 +111,7 @@ typedef struct cmi_slab {
     uint8_t use[CMI_SLAB_SLOTS]; /* cmi_slot_use */
 } cmi_slab;
 
-/* ---- the heap ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the heap ----------------------------------------------------------------------------------- */
 
 typedef struct cmi_space {
     uint64_t base, bytes;
@@ -133,6 +133,8 @@ typedef struct cmi_heap {
     uint32_t block_chunk_count, block_chunk_room, block_count;
     cmi_block_id unused_block; /* list of unused records through next */
     uint32_t unused_count;
+    uint64_t changes;     /* grows with everything that happens to a block, so that a plan can tell whether it still holds */
+    uint32_t earmarked;   /* of those, kept for callers that come back later, see cmi_heap_earmark */
     cmi_binset **binsets; /* by number */
     uint32_t binset_count, binset_room;
     cmi_slab **slabs; /* by number */
@@ -158,6 +160,9 @@ void cmi_heap_fini(cmi_heap *heap);
  */
 enum { CMI_HEAP_STEP_RECORDS = 8 };
 bool cmi_heap_reserve_records(cmi_heap *heap, uint32_t count);
+/* The same for a caller that lets others use the heap before it needs the records: they are kept for it until it gives the mark up. */
+bool cmi_heap_earmark(cmi_heap *heap, uint32_t count);
+static inline void cmi_heap_end_earmark(cmi_heap *heap, uint32_t count) { heap->earmarked -= count; }
 
 /* Add a range of addresses without pages, at most CMI_MAX_BYTES; one HOLE. false: no host memory. Only such a one is taken out again. */
 bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes);
@@ -209,7 +214,7 @@ cmi_block_id cmi_heap_find(const cmi_heap *heap, uint64_t offset);
 /* Walk: first block of space i, then ->next. */
 static inline cmi_block_id cmi_heap_first_block(const cmi_heap *heap, uint32_t space) { return heap->spaces[space].first; }
 
-/* ---- slab entries -------------------------------------------------------------------------------------------------------------- */
+/* ---- slab entries ------------------------------------------------------------------------------- */
 
 /* Size class of a small request, and the bytes of a class's slots and slabs. bytes 1 to CMI_SMALL_LIMIT. */
 unsigned cmi_class_of(uint64_t bytes);
@@ -241,7 +246,7 @@ void cmi_heap_flush_slabs(cmi_heap *heap);
  */
 bool cmi_heap_dissolve_slab(cmi_heap *heap, cmi_block_id block);
 
-/* ---- windows: room made of free bytes and holes ---------------------------------------------------------------------------------- */
+/* ---- windows: room made of free bytes and holes ------------------------------------------------- */
 
 /* How a request may use the free blocks of a bin set; an array of these, by bin set number, goes with each search. */
 enum {

@@ -146,7 +146,7 @@ static const char *check_binset(const cmi_heap *heap, uint32_t number)
     return walk.fault;
 }
 
-/* ---- slab lists: each slab that has to be found through a list is in it, once ---- */
+/* ---- slab lists: each slab that has to be found through a list is in it, once ------------------- */
 
 static const char *check_slab_lists(const cmi_heap *heap)
 {

@@ -1,7 +1,7 @@
 /*
- * The reclaim ladder: what happens to a request when bins and slabs have nothing for it. Each rung costs more than the one before; the bytes each
- * gained are kept, and are the explanation when the last one fails. Owns no data but the pool's scratch; runs under the device lock, which it
- * drops around driver calls and callbacks, searching again afterwards; called by malloc.
+ * The reclaim ladder: what happens to a request when bins and slabs have nothing for it. Each rung costs more than the one before; the
+ * bytes each gained are kept, and are the explanation when the last one fails. Owns no data but the pool's scratch; runs under the device
+ * lock, which it drops around driver calls and callbacks, searching again afterwards; called by malloc.
  */
 #include "pool/pool.h"
 
@@ -21,16 +21,19 @@ typedef struct climb {
     const cmi_ask *ask;
     cmi_hand hand;
     cmi_donor *donors;
-    uint32_t donor_room;
+    uint32_t donor_room, donor_count;
+    cmi_idle_run *runs; /* scratch */
+    uint32_t run_room;
     reach reach;
     bool may_grow, use_siblings;
-    bool in_place;    /* only memory that lies together already */
-    uint64_t missing; /* pages short at the last plan */
+    bool in_place;       /* only memory that lies together already */
+    uint64_t missing;    /* pages short at the last plan */
+    uint64_t taken;      /* pages that the donors give */
     bool no_device_wait; /* the driver has no event for what must be waited for */
-    bool limited;     /* the pool's limit, not the device, is what stops growth */
+    bool limited;        /* the pool's limit, not the device, is what stops growth */
 } climb;
 
-/* ---- what may be used ----------------------------------------------------------------------------------------------------------------- */
+/* ---- what may be used --------------------------------------------------------------------------- */
 
 static bool mark_usable(cmi_pool *pool, const cmi_ask *ask, reach far)
 {
@@ -75,15 +78,15 @@ static bool something_pending(const cmi_pool *pool, uint32_t stream)
 static bool all_covered(const cmi_device *device, uint32_t stream)
 {
     for (uint32_t i = 1; i < device->stream_count; i++) {
-        if (i != stream && !cmi_stream_is_done(device, i, device->streams[i].last_free)
-            && !cmi_fence_covers(device, i, device->streams[i].last_free)) {
+        if (i != stream && !cmi_stream_is_done(device, i, device->streams[i].last_free) &&
+            !cmi_fence_covers(device, i, device->streams[i].last_free)) {
             return false;
         }
     }
     return true;
 }
 
-/* ---- rung 2: what events show done ------------------------------------------------------------------------------------------------------ */
+/* ---- rung 2: what events show done -------------------------------------------------------------- */
 
 static void promote(cmi_pool *pool, uint32_t stream)
 {
@@ -97,8 +100,7 @@ static void promote(cmi_pool *pool, uint32_t stream)
     cmi_owner_promote(pool);
 }
 
-
-/* ---- donors ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- donors ------------------------------------------------------------------------------------- */
 
 static bool gives_before(const cmi_donor *a, const cmi_donor *b)
 {
@@ -127,14 +129,23 @@ static void sort_donors(cmi_donor *donors, uint32_t count)
 /* Append the idle runs of one pool, at most `most` pages of them. Returns pages added; *count grows. UINT64_MAX: no host memory. */
 static uint64_t add_donors(climb *c, cmi_pool *from, uint64_t skip, uint64_t skip_bytes, uint64_t most, uint32_t *count)
 {
-    enum { BATCH = 64 };
-    uint64_t pages = 0;
-    uint32_t runs = cmi_heap_idle_runs(&from->heap, from->use, skip, skip_bytes, NULL, 0, &pages);
-    if (!runs || !most) {
+    if (!most) {
         return 0;
     }
+    /* One walk is enough once the scratch is as long as it has ever had to be. */
+    uint32_t runs = cmi_heap_idle_runs(&from->heap, from->use, skip, skip_bytes, c->runs, c->run_room, NULL);
+    while (runs > c->run_room) {
+        cmi_meta_free(c->runs, c->run_room * sizeof *c->runs);
+        c->run_room = 0;
+        c->runs = cmi_meta_alloc(2 * runs * sizeof *c->runs);
+        if (!c->runs) {
+            return UINT64_MAX;
+        }
+        c->run_room = 2 * runs;
+        runs = cmi_heap_idle_runs(&from->heap, from->use, skip, skip_bytes, c->runs, c->run_room, NULL);
+    }
     if (*count + runs > c->donor_room) {
-        uint32_t room = *count + runs + BATCH;
+        uint32_t room = 2 * (*count + runs);
         cmi_donor *grown = cmi_meta_resize(c->donors, c->donor_room * sizeof *grown, room * sizeof *grown);
         if (!grown) {
             return UINT64_MAX;
@@ -142,16 +153,10 @@ static uint64_t add_donors(climb *c, cmi_pool *from, uint64_t skip, uint64_t ski
         c->donors = grown;
         c->donor_room = room;
     }
-    cmi_idle_run *list = cmi_meta_alloc(runs * sizeof *list);
-    if (!list) {
-        return UINT64_MAX;
-    }
-    cmi_heap_idle_runs(&from->heap, from->use, skip, skip_bytes, list, runs, NULL);
     cmi_donor *added = c->donors + *count;
     for (uint32_t i = 0; i < runs; i++) {
-        added[i] = (cmi_donor){from, list[i]};
+        added[i] = (cmi_donor){from, c->runs[i]};
     }
-    cmi_meta_free(list, runs * sizeof *list);
     sort_donors(added, runs);
     uint64_t sum = 0;
     uint32_t used = 0;
@@ -178,7 +183,7 @@ static uint64_t add_sibling_donors(climb *c, uint32_t *count)
     return total;
 }
 
-/* ---- growth ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- growth ------------------------------------------------------------------------------------- */
 
 /* New pages the slack allows: up to (1 + slack) times the peak of live bytes, this request included. */
 static uint64_t slack_pages(const cmi_pool *pool, uint64_t bytes)
@@ -188,11 +193,17 @@ static uint64_t slack_pages(const cmi_pool *pool, uint64_t bytes)
     return most > pool->reserved_pages ? most - pool->reserved_pages : 0;
 }
 
+/* Old addresses that cannot be unmapped yet lock the free bytes beside them: past the budget new pages come before idle ones. */
+static bool too_many_stale(const cmi_pool *pool)
+{
+    return pool->counters.stale_slots > pool->reserved_pages * pool->options.stale_budget / 1000000;
+}
+
 /* New pages that limit and headroom allow, as far as is known without trying. */
 static uint64_t growth_pages(climb *c)
 {
     cmi_pool *pool = c->pool;
-    if (!c->may_grow || pool->device->full) {
+    if (!c->may_grow || c->in_place || pool->device->full) {
         return 0;
     }
     uint64_t most = UINT32_MAX;
@@ -218,7 +229,7 @@ static uint64_t growth_pages(climb *c)
     return most;
 }
 
-/* ---- one plan -------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- one plan ----------------------------------------------------------------------------------- */
 
 typedef enum outcome { PLAN_DONE, PLAN_AGAIN, PLAN_SHORT, PLAN_FAILED } outcome;
 
@@ -268,63 +279,88 @@ static outcome create(climb *c, uint64_t wanted, uint64_t slack, cmpool_status *
     return *status == CMPOOL_OK ? PLAN_AGAIN : PLAN_FAILED;
 }
 
+/* New pages to be created for a window, and of those the ones within the slack. */
+typedef struct wanted {
+    uint64_t pages, slack;
+} wanted;
+
 /*
- * Look for the window that needs the fewest pages within reach, and fill it: from the hand, with new pages within the slack, with idle pages, with
- * new pages beyond it. SHORT: not enough pages within this reach.
+ * Where the window's pages come from: the hand, then new ones within the slack, then idle ones (the donors), then new ones beyond it. DONE:
+ * the donors are chosen, and *create says what is to be created first, if anything.
  */
+static outcome choose_pages(climb *c, const cmi_window *window, uint64_t growth, wanted *create, cmpool_status *status)
+{
+    cmi_pool *pool = c->pool;
+    *create = (wanted){0, 0};
+    c->donor_count = 0;
+    c->taken = 0;
+    if (window->pages <= c->hand.count) {
+        return PLAN_DONE;
+    }
+    if (c->in_place) {
+        return PLAN_SHORT;
+    }
+    uint64_t missing = window->pages - c->hand.count;
+    create->slack = cmi_min_u64(cmi_min_u64(missing, growth), too_many_stale(pool) ? missing : slack_pages(pool, c->ask->bytes));
+    uint64_t idle = add_donors(c, pool, window->offset, c->ask->bytes, missing - create->slack, &c->donor_count);
+    if (idle != UINT64_MAX && c->use_siblings && create->slack + idle < missing) {
+        idle += add_sibling_donors(c, &c->donor_count);
+    }
+    if (idle == UINT64_MAX) {
+        *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+        return PLAN_FAILED;
+    }
+    c->taken = cmi_min_u64(missing - create->slack, idle);
+    create->pages = missing - c->taken;
+    if (create->pages > growth) {
+        c->missing = create->pages - growth;
+        return PLAN_SHORT;
+    }
+    pool->rung_bytes[CMPOOL_RUNG_MOVE] += create->pages ? 0 : c->taken << pool->heap.page_shift;
+    return PLAN_DONE;
+}
+
+/* Look for the window that needs the fewest pages within reach, and fill it. SHORT: not enough pages within this reach. */
 static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
 {
     cmi_pool *pool = c->pool;
     const cmi_ask *ask = c->ask;
-    cmi_window window;
+    /* What drops the lock comes first: from the search for a window to its claim nothing may change. */
+    if (!c->in_place) {
+        outcome allowed = mappings_allowed(c, (ask->bytes >> pool->heap.page_shift) + 1, status);
+        if (allowed != PLAN_DONE) {
+            return allowed;
+        }
+    }
+    uint64_t growth = growth_pages(c);
     if (!mark_usable(pool, ask, c->reach)) {
         *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
         return PLAN_FAILED;
     }
+    cmi_window window;
     if (!cmi_heap_find_window(&pool->heap, pool->use, ask->bytes, ask->align, &window)) {
         return c->in_place ? PLAN_SHORT : want_addresses(c, status);
     }
-    uint32_t donor_count = 0;
-    if (window.pages) {
-        if (c->in_place) {
-            return PLAN_SHORT;
+    wanted create_first;
+    outcome chosen = choose_pages(c, &window, growth, &create_first, status);
+    if (chosen != PLAN_DONE) {
+        return chosen;
+    }
+    if (create_first.pages) {
+        uint64_t changes = pool->heap.changes, landings = pool->device->landings;
+        outcome created = create(c, create_first.pages, create_first.slack, status);
+        /* Where nothing else has happened meanwhile, and all pages came, the plan holds as it is. */
+        bool undisturbed = pool->heap.changes == changes && pool->device->landings == landings + 1 && !c->use_siblings;
+        if (*status != CMPOOL_OK || !undisturbed || c->hand.count + c->taken < window.pages) {
+            return created;
         }
-        outcome allowed = mappings_allowed(c, window.pages, status);
-        if (allowed != PLAN_DONE) {
-            return allowed;
-        }
-        uint64_t missing = window.pages - cmi_min_u64(window.pages, c->hand.count);
-        uint64_t growth = missing ? growth_pages(c) : 0;
-        if (missing && !mark_usable(pool, ask, c->reach)) { /* headroom may have dropped the lock: the scratch is another's now */
-            *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
-            return PLAN_FAILED;
-        }
-        uint64_t slack = cmi_min_u64(cmi_min_u64(missing, growth), slack_pages(pool, ask->bytes));
-        uint64_t idle = missing ? add_donors(c, pool, window.offset, ask->bytes, missing, &donor_count) : 0;
-        if (idle != UINT64_MAX && c->use_siblings && slack + idle < missing) {
-            idle += add_sibling_donors(c, &donor_count);
-        }
-        if (idle == UINT64_MAX) {
-            *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
-            return PLAN_FAILED;
-        }
-        uint64_t taken = cmi_min_u64(missing - slack, idle);
-        uint64_t beyond = missing - slack - taken;
-        if (slack + beyond > growth) {
-            c->missing = missing - cmi_min_u64(missing, idle + growth);
-            return PLAN_SHORT;
-        }
-        if (slack + beyond) {
-            return create(c, slack + beyond, slack, status);
-        }
-        pool->rung_bytes[CMPOOL_RUNG_MOVE] += taken << pool->heap.page_shift;
     }
     if (c->reach != REACH_FINISHED) {
         pool->rung_bytes[CMPOOL_RUNG_PENDING] += ask->bytes;
     }
     cmi_log(CMI_LOG_STEP, "request of %llu bytes: window at %llx, %u pages: %u new, %u runs to take from, reach %d",
-        (unsigned long long)ask->bytes, (unsigned long long)window.offset, window.pages, c->hand.count, donor_count, (int)c->reach);
-    *status = cmi_source_fill(pool, ask, &window, &c->hand, c->donors, donor_count, block);
+            (unsigned long long)ask->bytes, (unsigned long long)window.offset, window.pages, c->hand.count, c->donor_count, (int)c->reach);
+    *status = cmi_source_fill(pool, ask, &window, &c->hand, c->donors, c->donor_count, block);
     if (*status == CMPOOL_ERR_UNSUPPORTED && c->reach != REACH_FINISHED) {
         c->no_device_wait = true;
         *status = CMPOOL_OK;
@@ -353,7 +389,7 @@ static outcome plan_until_settled(climb *c, reach far, bool may_grow, cmi_block_
     return made;
 }
 
-/* ---- the ladder -------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the ladder --------------------------------------------------------------------------------- */
 
 /* The bins once more: flushed slabs and promoted memory may have joined to something that fits. */
 static cmi_block_id bins_again(cmi_pool *pool, const cmi_ask *ask)
@@ -418,8 +454,8 @@ static outcome scrape(climb *c, cmi_block_id *block, cmpool_status *status)
     outcome made = plan_in_place(c, far, block, status);
     for (uint32_t i = 1; made == PLAN_SHORT && i <= heap->slab_count; i++) {
         cmi_slab *slab = heap->slabs[i];
-        if (slab->block && (slab->free_count || slab->parked_count) && cmi_stamp_reserve(pool->device, CMI_SLAB_SLOTS)
-            && cmi_heap_dissolve_slab(heap, slab->block)) {
+        if (slab->block && (slab->free_count || slab->parked_count) && cmi_stamp_reserve(pool->device, CMI_SLAB_SLOTS) &&
+            cmi_heap_dissolve_slab(heap, slab->block)) {
             made = plan_in_place(c, far, block, status);
         }
     }
@@ -544,6 +580,7 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
         cmi_ring_write(&pool->ring, CMI_EVENT_REFUSE, 0, ask->bytes, ask->stream);
     }
     cmi_meta_free(c.donors, c.donor_room * sizeof *c.donors);
+    cmi_meta_free(c.runs, c.run_room * sizeof *c.runs);
     return status;
 }
 

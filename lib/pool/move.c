@@ -37,6 +37,7 @@ typedef struct move {
     chunk *chunks;
     uint32_t chunk_count, chunk_room;
     cmi_waits waits;
+    uint32_t records, stamps; /* earmarked */
 } move;
 
 static bool move_init(move *m, cmi_pool *pool, const cmi_ask *ask, uint32_t pages, uint32_t chunks)
@@ -144,16 +145,35 @@ static void claim_chunk(move *m, cmi_pool *donor, uint64_t offset, uint32_t page
     donor->reserved_pages -= pages;
 }
 
-/* Everything that may need host memory, before anything is taken apart. */
+/* Everything that may need host memory, before anything is taken apart; kept for us while the lock is dropped. */
 static bool make_ready(move *m, cmi_hand *hand, const cmi_donor *donors, uint32_t donor_count)
 {
-    uint32_t records = 4 * m->arrival_room + 64;
-    bool ready = cmi_heap_reserve_records(&m->pool->heap, records) && cmi_hand_reserve(hand, hand->count + m->arrival_room) &&
-                 cmi_stamp_reserve(m->pool->device, records + 4 * donor_count);
-    for (uint32_t i = 0; i < donor_count && ready; i++) {
-        ready = cmi_heap_reserve_records(&donors[i].pool->heap, records);
+    m->records = 4 * m->arrival_room + 64;
+    m->stamps = m->records + 4 * donor_count;
+    if (!cmi_hand_reserve(hand, hand->count + m->arrival_room) || !cmi_stamp_reserve(m->pool->device, m->stamps) ||
+        !cmi_heap_earmark(&m->pool->heap, m->records)) {
+        return false;
     }
-    return ready;
+    for (uint32_t i = 0; i < donor_count; i++) {
+        if (!cmi_heap_earmark(&donors[i].pool->heap, m->records)) {
+            while (i-- > 0) {
+                cmi_heap_end_earmark(&donors[i].pool->heap, m->records);
+            }
+            cmi_heap_end_earmark(&m->pool->heap, m->records);
+            return false;
+        }
+    }
+    m->pool->device->earmarked_stamps += m->stamps;
+    return true;
+}
+
+static void end_ready(const move *m, const cmi_donor *donors, uint32_t donor_count)
+{
+    for (uint32_t i = 0; i < donor_count; i++) {
+        cmi_heap_end_earmark(&donors[i].pool->heap, m->records);
+    }
+    cmi_heap_end_earmark(&m->pool->heap, m->records);
+    m->pool->device->earmarked_stamps -= m->stamps;
 }
 
 /* Choose the pages: from the hand, then from donors, from that end of a run which lies next to a hole. */
@@ -203,49 +223,62 @@ static cmpool_status map_arrivals(move *m)
 
 /* ---- publishing --------------------------------------------------------------------------------- */
 
-/* Each page taken from a chunk: the old slot of one that left is stale, or a hole where it is unmapped already; one that did not leave is
- * free again, or in hand when it is mapped nowhere. */
+/* Neighbouring pages of a chunk that met with the same fate: their old slots are stale where the pages left, holes where they are unmapped
+ * already; pages that did not leave are free again, or in hand when they are mapped nowhere. */
+static void publish_part(move *m, const chunk *c, uint32_t first, uint32_t count, cmi_hand *hand)
+{
+    cmi_pool *donor = c->pool;
+    cmi_device *device = m->pool->device;
+    const arrival *a = &m->arrivals[first];
+    cmi_block_id id = cmi_heap_cut(&donor->heap, cmi_heap_find(&donor->heap, a->from), a->from, (uint64_t)count << donor->heap.page_shift);
+    cmi_slot *slot = cmi_arena_slot(&donor->arena, a->from);
+    if (a->gone) {
+        cmi_source_set_slots(donor, a->from, count, CMI_SLOT_EMPTY);
+        cmi_heap_make_hole(&donor->heap, id);
+        for (uint32_t i = 0; i < count && !a->landed; i++) {
+            hand->pages[hand->count++] = m->pages[first + i];
+        }
+    } else if (a->landed) {
+        for (uint32_t i = 0; i < count; i++) {
+            slot[i].state = CMI_SLOT_STALE;
+            slot[i].stamp = cmi_stamp_copy(device, c->stamp);
+        }
+        donor->counters.stale_slots += count;
+        cmi_heap_make_stale(&donor->heap, id);
+    } else {
+        cmi_source_set_slots(donor, a->from, count, CMI_SLOT_MAPPED);
+        const cmi_owner *owner = &donor->owners[c->owner];
+        bool done = c->stamp == CMI_NO_STAMP;
+        cmi_heap_make_free(&donor->heap, id, done ? owner->done[0] : owner->mixed[0], 0,
+                           done ? CMI_HEAP_NO_STAMP : cmi_stamp_copy(device, c->stamp));
+        donor->reserved_pages += count;
+        m->pool->reserved_pages -= count;
+    }
+}
+
 static void publish_chunk(move *m, uint32_t number, cmi_hand *hand)
 {
     const chunk *c = &m->chunks[number];
-    cmi_pool *donor = c->pool;
-    cmi_device *device = m->pool->device;
-    const cmi_owner *owner = &donor->owners[c->owner];
-    bool done = c->stamp == CMI_NO_STAMP;
-    for (uint32_t i = c->first; i < c->first + c->pages; i++) {
-        const arrival *a = &m->arrivals[i];
-        cmi_block_id id = cmi_heap_cut(&donor->heap, cmi_heap_find(&donor->heap, a->from), a->from, donor->heap.source.page_bytes);
-        cmi_slot *slot = cmi_arena_slot(&donor->arena, a->from);
-        if (a->gone) {
-            cmi_source_set_slots(donor, a->from, 1, CMI_SLOT_EMPTY);
-            cmi_heap_make_hole(&donor->heap, id);
-            if (!a->landed) {
-                hand->pages[hand->count++] = m->pages[i];
-            }
-        } else if (a->landed) {
-            slot->state = CMI_SLOT_STALE;
-            slot->stamp = cmi_stamp_copy(device, c->stamp);
-            cmi_heap_make_stale(&donor->heap, id);
-        } else {
-            slot->state = CMI_SLOT_MAPPED;
-            cmi_heap_make_free(&donor->heap, id, done ? owner->done[0] : owner->mixed[0], 0,
-                               done ? CMI_HEAP_NO_STAMP : cmi_stamp_copy(device, c->stamp));
-            donor->reserved_pages++;
-            m->pool->reserved_pages--;
+    for (uint32_t i = c->first, end = c->first + c->pages; i < end;) {
+        uint32_t j = i + 1;
+        while (j < end && m->arrivals[j].landed == m->arrivals[i].landed && m->arrivals[j].gone == m->arrivals[i].gone) {
+            j++;
         }
+        publish_part(m, c, i, j - i, hand);
+        i = j;
     }
-    cmi_stamp_drop(device, c->stamp);
-    donor->counters.stale_slots = cmi_source_stale_slots(donor);
+    cmi_stamp_drop(m->pool->device, c->stamp);
 }
 
 static void land_slots(move *m)
 {
+    uint64_t page = m->pool->heap.source.page_bytes;
+    cmi_slot *slot = NULL;
     for (uint32_t i = 0; i < m->arrival_count; i++) {
+        bool next = i > 0 && m->arrivals[i].to == m->arrivals[i - 1].to + page; /* holes never span ranges, so neither do such runs */
+        slot = next ? slot + 1 : cmi_arena_slot(&m->pool->arena, m->arrivals[i].to);
         if (m->arrivals[i].landed) {
-            cmi_slot *slot = cmi_arena_slot(&m->pool->arena, m->arrivals[i].to);
-            slot->page = m->pages[i];
-            slot->stamp = CMI_NO_STAMP;
-            slot->state = CMI_SLOT_MAPPED;
+            *slot = (cmi_slot){.page = m->pages[i], .stamp = CMI_NO_STAMP, .fixed = slot->fixed, .state = CMI_SLOT_MAPPED};
             m->pool->counters.page_moves += m->arrivals[i].from != 0;
         }
     }
@@ -442,6 +475,7 @@ cmpool_status cmi_source_fill(cmi_pool *pool, const cmi_ask *ask, const cmi_wind
         pool->counters.driver_turns += m.chunk_count != 0; /* a growth was counted when its pages were created */
     }
 
+    end_ready(&m, donors, donor_count); /* from here on the lock is held until all is published */
     bool uncovered = is_uncovered(&m);
     land_slots(&m);
     keep_in_hand(&m, hand, from_hand);

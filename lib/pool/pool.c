@@ -38,7 +38,7 @@ cmpool_status cmi_pool_destroy(cmi_pool *pool)
     pool->dying = true;
     uint64_t released = 0;
     cmpool_status status = cmi_trim_pool(pool, 0, true, &released);
-    if (pool->reserved_pages || cmi_source_stale_slots(pool)) {
+    if (pool->reserved_pages || pool->counters.stale_slots) {
         status = status == CMPOOL_OK ? CMPOOL_ERR_DRIVER : status;
         cmi_trim_abandon(pool);
     }

@@ -102,6 +102,7 @@ typedef struct cmi_device {
 
     cmi_stamp **stamp_chunks;
     uint32_t stamp_chunk_count, stamp_chunk_room, unused_stamp, unused_stamp_count;
+    uint32_t earmarked_stamps; /* kept for threads that have dropped the lock */
 
     cmi_pool *pools; /* list through next */
     uint32_t in_flight;
@@ -294,7 +295,6 @@ cmpool_status cmi_source_fill(cmi_pool *pool, const cmi_ask *ask, const cmi_wind
 void cmi_source_set_slots(cmi_pool *pool, uint64_t address, uint32_t count, cmi_slot_state state);
 /* Unmap stale slots whose stamp is seen done, in runs; at most `most` slots. Drops and retakes the lock. Returns slots unmapped. */
 uint64_t cmi_source_unmap_stale(cmi_pool *pool, uint64_t most);
-uint64_t cmi_source_stale_slots(const cmi_pool *pool);
 /* Reserve another range of addresses for the arena. Drops and retakes the lock. */
 cmpool_status cmi_source_reserve_range(cmi_pool *pool, uint64_t bytes);
 

@@ -74,18 +74,6 @@ void cmi_source_set_slots(cmi_pool *pool, uint64_t address, uint32_t count, cmi_
 
 /* ---- stale slots -------------------------------------------------------------------------------- */
 
-uint64_t cmi_source_stale_slots(const cmi_pool *pool)
-{
-    uint64_t pages = 0;
-    for (uint32_t i = 0; i < pool->heap.space_count; i++) {
-        for (cmi_block_id id = cmi_heap_first_block(&pool->heap, i); id; id = cmi_heap_block(&pool->heap, id)->next) {
-            const cmi_block *block = cmi_heap_block(&pool->heap, id);
-            pages += block->kind == CMI_BLOCK_STALE ? block->bytes >> pool->heap.page_shift : 0;
-        }
-    }
-    return pages;
-}
-
 /* The next run of stale slots from *at on whose stamps are seen done, made BUSY and MOVING. 0 pages: none left. */
 static uint32_t claim_stale_run(cmi_pool *pool, uint64_t most, uint64_t *offset)
 {
@@ -118,60 +106,59 @@ static uint32_t claim_stale_run(cmi_pool *pool, uint64_t most, uint64_t *offset)
     return 0;
 }
 
+/* What became of a run that was to be unmapped: slots without a page are holes, the others stale as before. */
+static void publish_unmapped(cmi_pool *pool, uint64_t offset, uint32_t count, const bool *unmapped)
+{
+    cmi_heap *heap = &pool->heap;
+    cmi_slot *slot = cmi_arena_slot(&pool->arena, offset);
+    for (uint32_t i = 0; i < count;) {
+        uint32_t j = i + 1;
+        while (j < count && unmapped[j] == unmapped[i]) {
+            j++;
+        }
+        uint64_t at = offset + ((uint64_t)i << heap->page_shift);
+        cmi_block_id id = cmi_heap_cut(heap, cmi_heap_find(heap, at), at, (uint64_t)(j - i) << heap->page_shift);
+        for (uint32_t k = i; k < j && unmapped[i]; k++) {
+            cmi_stamp_drop(pool->device, slot[k].stamp);
+        }
+        cmi_source_set_slots(pool, at, j - i, unmapped[i] ? CMI_SLOT_EMPTY : CMI_SLOT_STALE);
+        if (unmapped[i]) {
+            cmi_heap_make_hole(heap, id);
+        } else {
+            cmi_heap_make_stale(heap, id);
+        }
+        i = j;
+    }
+}
+
 uint64_t cmi_source_unmap_stale(cmi_pool *pool, uint64_t most)
 {
     enum { RUN = 512 };
     cmi_device *device = pool->device;
     cmi_heap *heap = &pool->heap;
     uint64_t total = 0, offset = 0;
-    while (total < most && cmi_pool_make_ready(pool)) {
+    while (total < most && pool->counters.stale_slots && cmi_heap_earmark(heap, RUN + CMI_HEAP_STEP_RECORDS)) {
         uint32_t count = claim_stale_run(pool, cmi_min_u64(most - total, RUN), &offset);
-        if (!count) {
-            break;
-        }
         bool unmapped[RUN] = {false};
         uint32_t gone = 0;
         cmi_call call;
-        cmpool_status status = cmi_device_call_begin(device, &call, 0);
+        cmpool_status status = count ? cmi_device_call_begin(device, &call, 0) : CMPOOL_ERR_BUSY;
         if (status == CMPOOL_OK) {
             gone = cmi_arena_unmap(&pool->arena, offset, count, unmapped, &status);
             cmi_device_call_end(device, &call);
         }
-        if (!cmi_heap_reserve_records(heap, count + CMI_HEAP_STEP_RECORDS) && gone < count) {
-            gone = 0; /* stays stale as one block: unmapping again is refused, and then it is asked slot by slot */
+        if (count) {
+            publish_unmapped(pool, offset, count, unmapped);
+            pool->counters.driver_turns++;
+            cmi_ring_write(&pool->ring, CMI_EVENT_UNMAP, offset, (uint64_t)gone << heap->page_shift, 0);
         }
-        for (uint32_t i = 0; i < count; i++) {
-            uint64_t at = offset + ((uint64_t)i << heap->page_shift);
-            cmi_slot *slot = cmi_arena_slot(&pool->arena, at);
-            bool last = !unmapped[i];
-            uint32_t j = i + 1;
-            while (j < count && unmapped[j] == unmapped[i]) {
-                j++;
-            }
-            cmi_block_id id = cmi_heap_cut(heap, cmi_heap_find(heap, at), at, (uint64_t)(j - i) << heap->page_shift);
-            for (uint32_t k = 0; k < j - i; k++) {
-                if (last) {
-                    slot[k].state = CMI_SLOT_STALE;
-                } else {
-                    cmi_stamp_drop(device, slot[k].stamp);
-                }
-            }
-            if (last) {
-                cmi_heap_make_stale(heap, id);
-            } else {
-                cmi_source_set_slots(pool, at, j - i, CMI_SLOT_EMPTY);
-                cmi_heap_make_hole(heap, id);
-            }
-            i = j - 1;
-        }
+        cmi_heap_end_earmark(heap, RUN + CMI_HEAP_STEP_RECORDS);
         total += gone;
-        pool->counters.driver_turns++;
-        cmi_ring_write(&pool->ring, CMI_EVENT_UNMAP, offset, (uint64_t)gone << heap->page_shift, 0);
-        if (gone < count) {
+        pool->counters.stale_slots -= gone;
+        if (gone < count || !count) {
             break;
         }
     }
-    pool->counters.stale_slots = cmi_source_stale_slots(pool);
     return total;
 }
 

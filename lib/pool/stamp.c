@@ -13,7 +13,7 @@ cmi_stamp *cmi_stamp_get(const cmi_device *device, uint32_t number)
 
 bool cmi_stamp_reserve(cmi_device *device, uint32_t count)
 {
-    while (device->unused_stamp_count < count) {
+    while (device->unused_stamp_count < count + device->earmarked_stamps) {
         if (device->stamp_chunk_count == device->stamp_chunk_room) {
             uint32_t room = device->stamp_chunk_room ? device->stamp_chunk_room * 2 : 8;
             cmi_stamp **grown = cmi_meta_resize(device->stamp_chunks, device->stamp_chunk_room * sizeof *grown, room * sizeof *grown);

@@ -25,23 +25,45 @@ static bool mark_done(cmi_pool *pool)
     return true;
 }
 
-/* Is the page still mapped at an old address, in any pool of the device? */
-static bool has_stale_slot(const cmi_device *device, uint32_t page)
+/* A bit per page number: still mapped at an old address, in any pool of the device. */
+typedef struct page_bits {
+    uint64_t *words;
+    uint32_t count; /* words */
+} page_bits;
+
+static bool collect_stale(const cmi_device *device, page_bits *bits)
 {
-    for (const cmi_pool *pool = device->pools; pool; pool = pool->next) {
-        if (!pool->counters.stale_slots) {
-            continue;
-        }
-        for (uint32_t r = 0; r < pool->arena.range_count; r++) {
-            const cmi_range *range = pool->arena.ranges[r];
-            for (uint32_t i = 0; i < range->slot_count; i++) {
-                if (range->slots[i].state == CMI_SLOT_STALE && range->slots[i].page == page) {
-                    return true;
+    uint32_t most = 0;
+    for (unsigned pass = 0; pass < 2; pass++) {
+        for (const cmi_pool *pool = device->pools; pool; pool = pool->next) {
+            for (uint32_t r = 0; r < pool->arena.range_count && pool->counters.stale_slots; r++) {
+                const cmi_range *range = pool->arena.ranges[r];
+                for (uint32_t i = 0; i < range->slot_count; i++) {
+                    if (range->slots[i].state != CMI_SLOT_STALE) {
+                        continue;
+                    }
+                    uint32_t page = range->slots[i].page;
+                    if (pass == 0) {
+                        most = page / 64 >= most ? page / 64 + 1 : most;
+                    } else {
+                        bits->words[page / 64] |= UINT64_C(1) << page % 64;
+                    }
                 }
             }
         }
+        if (pass == 0) {
+            *bits = (page_bits){most ? cmi_meta_alloc(most * sizeof(uint64_t)) : NULL, most};
+            if (!most || !bits->words) {
+                return most == 0;
+            }
+        }
     }
-    return false;
+    return true;
+}
+
+static bool has_stale_slot(const page_bits *bits, uint32_t page)
+{
+    return page / 64 < bits->count && bits->words[page / 64] >> page % 64 & 1;
 }
 
 /* Unmap and release up to TRIM_RUN pages from offset on (all idle and done). Returns pages given back. */
@@ -110,8 +132,10 @@ static bool release_some(cmi_pool *pool, uint64_t most, uint64_t *released)
         return false;
     }
     uint32_t runs = cmi_heap_idle_runs(heap, pool->use, 0, 0, NULL, 0, NULL);
+    page_bits stale = {0};
     cmi_idle_run *list = runs ? cmi_meta_alloc(runs * sizeof *list) : NULL;
-    if (!list) {
+    if (!list || !collect_stale(pool->device, &stale)) {
+        cmi_meta_free(list, runs * sizeof *list);
         return false;
     }
     cmi_heap_idle_runs(heap, pool->use, 0, 0, list, runs, NULL);
@@ -123,7 +147,7 @@ static bool release_some(cmi_pool *pool, uint64_t most, uint64_t *released)
         for (uint32_t k = 0; k <= list[i].pages; k++) {
             const cmi_slot *slot =
                 k < list[i].pages ? cmi_arena_slot(&pool->arena, list[i].offset + ((uint64_t)k << heap->page_shift)) : NULL;
-            if (slot && !slot->fixed && !has_stale_slot(pool->device, slot->page)) {
+            if (slot && !slot->fixed && !has_stale_slot(&stale, slot->page)) {
                 continue;
             }
             if (k > start && (!best || k - start < best)) {
@@ -134,6 +158,7 @@ static bool release_some(cmi_pool *pool, uint64_t most, uint64_t *released)
         }
     }
     cmi_meta_free(list, runs * sizeof *list);
+    cmi_meta_free(stale.words, stale.count * sizeof *stale.words);
     if (!best) {
         return false;
     }
