@@ -234,7 +234,7 @@ cmpool_status cmpool_validate(cmpool_t pool, const char **finding)
     return cmi_registry_finish(status, "cmpool_validate");
 }
 
-const cmpool_error *cmpool_last_error(void) { return cmi_error_detail(); }
+const cmpool_error *cmpool_last_error(void) { return cmi_error_last(); }
 
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)

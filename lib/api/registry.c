@@ -75,7 +75,7 @@ void cmi_registry_leave(const cmi_entry *entry)
 
 cmpool_status cmi_registry_finish(cmpool_status status, const char *call)
 {
-    if (status == CMPOOL_OK) {
+    if (status == CMPOOL_OK || status == CMPOOL_ERR_FORKED) { /* in a child the locks below may be held by nobody who is left */
         return status;
     }
     cmpool_error kept = *cmi_error_detail();

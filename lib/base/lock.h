@@ -1,5 +1,5 @@
 /*
- * Locks with ranks. A thread takes locks in rising rank only; builds with CMI_VALIDATE check it and report through cmi_lock_fault.
+ * Locks with ranks. A thread takes locks in rising rank only; builds with CMI_VALIDATE check it and stop where it does not.
  */
 #ifndef CMI_LOCK_H
 #define CMI_LOCK_H
@@ -10,7 +10,6 @@ typedef enum cmi_lock_rank {
     CMI_RANK_REGISTRY = 1, /* the process tables: devices, pool handles; no driver call under it except first-time set-up of a device */
     CMI_RANK_DEVICE,       /* all pools of one device (the "pool lock"); no driver call under it */
     CMI_RANK_VMM,          /* a device's page calls; held over driver calls */
-    CMI_RANK_LOG,
     CMI_RANK_META
 } cmi_lock_rank;
 

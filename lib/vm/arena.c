@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* ---- ranges and the driver -------------------------------------------------------------------------------------------------------- */
+/* ---- ranges and the driver ---------------------------------------------------------------------- */
 
 static cmi_range *new_record(uint32_t slot_count)
 {
@@ -162,7 +162,7 @@ void cmi_range_retry_lost(cmi_store *store)
     }
 }
 
-/* ---- arenas ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- arenas ------------------------------------------------------------------------------------- */
 
 void cmi_arena_init(cmi_arena *arena, cmi_store *store) { *arena = (cmi_arena){.store = store, .page_shift = store->page_shift}; }
 
@@ -229,7 +229,7 @@ cmi_slot *cmi_arena_slot(const cmi_arena *arena, uint64_t address)
     return &range->slots[cmi_range_slot_number(arena, range, address)];
 }
 
-/* ---- validation ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- validation --------------------------------------------------------------------------------- */
 
 static const char *check_slot(cmi_store *store, const cmi_slot *slot, uint32_t mapping)
 {

@@ -13,7 +13,7 @@ static uint64_t slot_address(const cmi_store *store, const cmi_range *range, uin
     return range->base + ((uint64_t)slot << store->page_shift);
 }
 
-/* ---- the record ------------------------------------------------------------------------------------------------------------------- */
+/* ---- the record --------------------------------------------------------------------------------- */
 
 static void note_mapped(cmi_store *store, cmi_range *range, uint32_t slot, uint32_t number)
 {
@@ -44,7 +44,7 @@ static void note_stuck(cmi_store *store, cmi_range *range, uint32_t slot)
     cmi_count(&store->stuck_slots, 1);
 }
 
-/* ---- asking the driver -------------------------------------------------------------------------------------------------------------- */
+/* ---- asking the driver -------------------------------------------------------------------------- */
 
 typedef enum answer { MAPPED, NOT_MAPPED, UNKNOWN } answer;
 
@@ -65,7 +65,7 @@ static answer ask(const cmi_store *store, uint64_t address, CUmemGenericAllocati
     return MAPPED;
 }
 
-/* ---- unmapping ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- unmapping ---------------------------------------------------------------------------------- */
 
 /* One slot that has a page by the record. OK when it has none afterwards. */
 static cmpool_status unmap_slot(cmi_store *store, cmi_range *range, uint32_t slot)
@@ -160,7 +160,7 @@ void cmi_vm_unstick(cmi_store *store, cmi_range *range, uint32_t page_number)
         unstick_range(store, store->ranges[i], page_number);
 }
 
-/* ---- mapping ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- mapping ------------------------------------------------------------------------------------ */
 
 /* Memory is there already, so what a driver is out of here is room for mappings. */
 static cmpool_status mapping_status(const char *call, CUresult code)

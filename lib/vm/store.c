@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* ---- shared by the files of this room ---------------------------------------------------------------------------------------- */
+/* ---- shared by the files of this room ----------------------------------------------------------- */
 
 void cmi_store_lock(cmi_store *store)
 {
@@ -40,7 +40,7 @@ void *cmi_vm_grow(void *table, uint32_t *room, uint32_t count)
     return bigger;
 }
 
-/* ---- open and close -------------------------------------------------------------------------------------------------------------- */
+/* ---- open and close ----------------------------------------------------------------------------- */
 
 static cmpool_status read_attribute(const cmi_store *store, CUdevice_attribute attribute, int *value)
 {
@@ -162,7 +162,7 @@ cmpool_status cmi_store_add_peer(cmi_store *store, int device)
     return status;
 }
 
-/* ---- page numbers ------------------------------------------------------------------------------------------------------------------ */
+/* ---- page numbers ------------------------------------------------------------------------------- */
 
 /* A number without a page, small ones first; CMI_NO_PAGE: no host memory. */
 static uint32_t take_number(cmi_store *store)
@@ -193,7 +193,7 @@ static void give_number(cmi_store *store, uint32_t number)
     store->free_pages = number;
 }
 
-/* ---- giving pages back ----------------------------------------------------------------------------------------------------------- */
+/* ---- giving pages back -------------------------------------------------------------------------- */
 
 static void strand(cmi_store *store, uint32_t number, page_state state)
 {
@@ -290,7 +290,7 @@ void cmi_store_release(cmi_store *store, const uint32_t *pages, uint32_t count)
     cmi_lock_release(&store->lock);
 }
 
-/* ---- getting pages --------------------------------------------------------------------------------------------------------------- */
+/* ---- getting pages ------------------------------------------------------------------------------ */
 
 static cmpool_status create_page(cmi_store *store, uint32_t *number)
 {
@@ -339,7 +339,7 @@ cmpool_status cmi_store_create(cmi_store *store, uint32_t *pages, uint32_t count
     return status;
 }
 
-/* ---- figures ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- figures ------------------------------------------------------------------------------------ */
 
 uint64_t cmi_store_page_bytes(const cmi_store *store) { return store->page_bytes; }
 uint64_t cmi_store_pages(const cmi_store *store) { return cmi_counted(&store->pages); }

@@ -23,7 +23,7 @@
 #define CMI_NO_STAMP UINT32_MAX
 #define CMI_VM_PEERS_MAX 63
 
-/* ---- device store: every page of a device in this process ------------------------------------------------------------------ */
+/* ---- device store: every page of a device in this process --------------------------------------- */
 
 typedef struct cmi_store cmi_store;
 
@@ -75,7 +75,7 @@ typedef struct cmi_store_counts {
 } cmi_store_counts;
 void cmi_store_counts_get(const cmi_store *store, cmi_store_counts *counts);
 
-/* ---- arena: a pool's reserved addresses, as slots ---------------------------------------------------------------------------- */
+/* ---- arena: a pool's reserved addresses, as slots ----------------------------------------------- */
 
 typedef enum cmi_slot_state {
     CMI_SLOT_EMPTY,  /* an address without a page */

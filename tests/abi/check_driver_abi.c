@@ -13,7 +13,7 @@
 
 #define SAME_TYPE(a, b) __builtin_types_compatible_p(a, b)
 
-/* ---- prototypes ------------------------------------------------------------------------------------------------------------------- */
+/* ---- prototypes --------------------------------------------------------------------------------- */
 
 #define CMI_DRIVER_SYMBOL(field, exported, version, need, result, params)                                         \
     _Static_assert(SAME_TYPE(__typeof__(&exported), result(CUDAAPI *) params), #exported " differs from cuda.h"); \
@@ -25,7 +25,7 @@
 _Static_assert(!SAME_TYPE(PFN_cuStreamGetCtx_v12050, __typeof__(&cuStreamGetCtx)), "two versions of a function cannot be told apart");
 _Static_assert(!SAME_TYPE(__typeof__(&cuMemUnmap), CUresult(CUDAAPI *)(CUdeviceptr, unsigned)), "prototypes cannot be told apart");
 
-/* ---- constants ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- constants ---------------------------------------------------------------------------------- */
 
 #define CMI_DRIVER_ENUM(type)
 #define CMI_DRIVER_VALUE(type, name, number) \
@@ -65,7 +65,7 @@ enum {
 #undef CU_DEVICE_INVALID
 #undef CUDA_VERSION
 
-/* ---- types ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- types -------------------------------------------------------------------------------------- */
 
 /*
  * Both headers are read. C takes a typedef twice if it names the same type both times, so plain types, handles and callbacks are compared

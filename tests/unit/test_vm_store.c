@@ -85,7 +85,7 @@ static int start_large(void **state)
     return 0;
 }
 
-/* ---- refusals of the driver ------------------------------------------------------------------------------------------------------- */
+/* ---- refusals of the driver --------------------------------------------------------------------- */
 
 static void a_refused_release_is_stranded_and_tried_again(void **state)
 {
@@ -158,7 +158,7 @@ static void a_create_that_failed_with_an_allocation_keeps_nothing(void **state)
     cmi_store_release(store, pages, 2);
 }
 
-/* ---- opening --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------------ */
 
 static cmpool_status try_open(cmi_store_config config)
 {
@@ -235,7 +235,7 @@ static void rdma_is_asked_for_where_it_can_be_had(void **state)
     }
 }
 
-/* ---- turns ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- turns -------------------------------------------------------------------------------------- */
 
 static void *create_one(void *page)
 {

@@ -281,7 +281,8 @@ size_t simcuda_mappings(simcuda_mapping *mapping, size_t room)
     size_t count = vmm.count;
     for (size_t i = 0; i < count && i < room; i++)
         describe(&mapping[i], vmm.list[i]);
-    qsort(mapping, count < room ? count : room, sizeof *mapping, by_address);
+    if (room)
+        qsort(mapping, count < room ? count : room, sizeof *mapping, by_address);
     sim_panel_leave(start);
     return count;
 }
