@@ -11,9 +11,10 @@ enum { PROBE_FULL_EVERY = 256 };
 
 /* How far a search may reach. */
 typedef enum reach {
-    REACH_FINISHED, /* memory this stream may use at once */
-    REACH_PENDING,  /* also memory that other streams have to finish with: a device-side wait */
-    REACH_ANY       /* also, in place, bytes of other owners and of small pages */
+    REACH_FINISHED,       /* memory this stream may use at once */
+    REACH_FINISHED_BYTES, /* of that also, in place, bytes of other owners and of small pages */
+    REACH_PENDING,        /* also memory that other streams have to finish with: a device-side wait */
+    REACH_ANY             /* also, in place, bytes of other owners and of small pages */
 } reach;
 
 typedef struct climb {
@@ -54,8 +55,8 @@ static bool mark_usable(cmi_pool *pool, const cmi_ask *ask, reach far)
             continue;
         }
         bool finished = set->kind == CMI_BINSET_DONE || (set->kind == CMI_BINSET_STREAM && ask && set->key == ask->stream);
-        if (finished || far != REACH_FINISHED) {
-            bool in_place = far == REACH_ANY || (ask && set->owner == ask->owner && !set->small);
+        if (finished || far >= REACH_PENDING) {
+            bool in_place = far == REACH_FINISHED_BYTES || far == REACH_ANY || (ask && set->owner == ask->owner && !set->small);
             pool->use[i] = in_place ? CMI_USE_BYTES : CMI_USE_PAGES;
         }
     }
@@ -168,16 +169,18 @@ static uint64_t add_donors(climb *c, cmi_pool *from, uint64_t skip, uint64_t ski
     return sum;
 }
 
-static uint64_t add_sibling_donors(climb *c, uint32_t *count)
+/* At most `most` pages, since what siblings give counts against the pool's own limit. */
+static uint64_t add_sibling_donors(climb *c, uint64_t most, uint32_t *count)
 {
     uint64_t total = 0;
+    reach far = c->pool->options.cross_stream_wait ? REACH_PENDING : REACH_FINISHED;
     for (cmi_pool *other = c->pool->device->pools; other; other = other->next) {
-        if (other == c->pool || other->dying || !mark_usable(other, NULL, REACH_PENDING)) {
+        if (other == c->pool || other->dying || !mark_usable(other, c->ask, far)) {
             continue;
         }
         uint64_t floor = cmi_div_up(other->options.floor, other->heap.source.page_bytes);
-        uint64_t most = other->reserved_pages > floor ? other->reserved_pages - floor : 0;
-        uint64_t pages = add_donors(c, other, 0, 0, most, count);
+        uint64_t spare = other->reserved_pages > floor ? other->reserved_pages - floor : 0;
+        uint64_t pages = add_donors(c, other, 0, 0, cmi_min_u64(spare, most - total), count);
         total += pages == UINT64_MAX ? 0 : pages;
     }
     return total;
@@ -199,6 +202,13 @@ static bool too_many_stale(const cmi_pool *pool)
     return pool->counters.stale_slots > pool->reserved_pages * pool->options.stale_budget / 1000000;
 }
 
+/* Pages that the pool may hold beyond what it has. */
+static uint64_t pages_below_limit(const cmi_pool *pool)
+{
+    uint64_t limit = pool->options.limit >> pool->heap.page_shift;
+    return !pool->options.limit ? UINT32_MAX : limit > pool->reserved_pages ? limit - pool->reserved_pages : 0;
+}
+
 /* New pages that limit and headroom allow, as far as is known without trying. */
 static uint64_t growth_pages(climb *c)
 {
@@ -206,13 +216,8 @@ static uint64_t growth_pages(climb *c)
     if (!c->may_grow || c->in_place || pool->device->full) {
         return 0;
     }
-    uint64_t most = UINT32_MAX;
-    c->limited = false;
-    if (pool->options.limit) {
-        uint64_t limit = pool->options.limit >> pool->heap.page_shift;
-        most = limit > pool->reserved_pages ? limit - pool->reserved_pages : 0;
-        c->limited = most < UINT32_MAX;
-    }
+    uint64_t most = pages_below_limit(pool);
+    c->limited = most < UINT32_MAX;
     if (pool->options.headroom && most) {
         size_t left = 0, total = 0;
         cmi_call call;
@@ -303,8 +308,10 @@ static outcome choose_pages(climb *c, const cmi_window *window, uint64_t growth,
     uint64_t missing = window->pages - c->hand.count;
     create->slack = cmi_min_u64(cmi_min_u64(missing, growth), too_many_stale(pool) ? missing : slack_pages(pool, c->ask->bytes));
     uint64_t idle = add_donors(c, pool, window->offset, c->ask->bytes, missing - create->slack, &c->donor_count);
-    if (idle != UINT64_MAX && c->use_siblings && create->slack + idle < missing) {
-        idle += add_sibling_donors(c, &c->donor_count);
+    uint64_t room = pages_below_limit(pool), given = 0;
+    if (idle != UINT64_MAX && c->use_siblings && create->slack + idle < missing && create->slack < room) {
+        given = add_sibling_donors(c, cmi_min_u64(room, missing - idle) - create->slack, &c->donor_count);
+        idle += given;
     }
     if (idle == UINT64_MAX) {
         *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
@@ -312,8 +319,9 @@ static outcome choose_pages(climb *c, const cmi_window *window, uint64_t growth,
     }
     c->taken = cmi_min_u64(missing - create->slack, idle);
     create->pages = missing - c->taken;
-    if (create->pages > growth) {
-        c->missing = create->pages - growth;
+    uint64_t most = cmi_min_u64(growth, room - given); /* given is within room */
+    if (create->pages > most) {
+        c->missing = create->pages - most;
         return PLAN_SHORT;
     }
     pool->rung_bytes[CMPOOL_RUNG_MOVE] += create->pages ? 0 : c->taken << pool->heap.page_shift;
@@ -355,13 +363,13 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
             return created;
         }
     }
-    if (c->reach != REACH_FINISHED) {
+    if (c->reach >= REACH_PENDING) {
         pool->rung_bytes[CMPOOL_RUNG_PENDING] += ask->bytes;
     }
     cmi_log(CMI_LOG_STEP, "request of %llu bytes: window at %llx, %u pages: %u new, %u runs to take from, reach %d",
             (unsigned long long)ask->bytes, (unsigned long long)window.offset, window.pages, c->hand.count, c->donor_count, (int)c->reach);
     *status = cmi_source_fill(pool, ask, &window, &c->hand, c->donors, c->donor_count, block);
-    if (*status == CMPOOL_ERR_UNSUPPORTED && c->reach != REACH_FINISHED) {
+    if (*status == CMPOOL_ERR_UNSUPPORTED && c->reach >= REACH_PENDING) {
         c->no_device_wait = true;
         *status = CMPOOL_OK;
         return PLAN_SHORT;
@@ -433,12 +441,13 @@ static outcome climb_middle(climb *c, cmi_block_id *block, cmpool_status *status
     return made;
 }
 
-/* A request below one page fits into any hole, whoever's it is: as it lies, then with all slabs taken apart. */
+/* A request below one page fits into any hole, whoever's it is: as it lies, then with all slabs taken apart. Without device-side waits only
+ * into what is finished. */
 static outcome scrape(climb *c, cmi_block_id *block, cmpool_status *status)
 {
     cmi_pool *pool = c->pool;
     cmi_heap *heap = &pool->heap;
-    reach far = pool->options.cross_stream_wait ? REACH_ANY : REACH_FINISHED;
+    reach far = pool->options.cross_stream_wait ? REACH_ANY : REACH_FINISHED_BYTES;
     cmi_ask exact = *c->ask;
     exact.bytes = cmi_round_up(exact.requested, CMI_UNIT);
     exact.align = CMI_UNIT;
@@ -446,7 +455,7 @@ static outcome scrape(climb *c, cmi_block_id *block, cmpool_status *status)
     if (!c->ask->small) {
         exact.align = c->ask->align;
     }
-    if (exact.bytes >= heap->source.page_bytes || far == REACH_FINISHED) {
+    if (exact.bytes >= heap->source.page_bytes) {
         return PLAN_SHORT;
     }
     const cmi_ask *asked = c->ask;
@@ -456,11 +465,25 @@ static outcome scrape(climb *c, cmi_block_id *block, cmpool_status *status)
         cmi_slab *slab = heap->slabs[i];
         if (slab->block && (slab->free_count || slab->parked_count) && cmi_stamp_reserve(pool->device, CMI_SLAB_SLOTS) &&
             cmi_heap_dissolve_slab(heap, slab->block)) {
+            pool->promoted_at = UINT64_MAX; /* its free slots are blocks that nobody has looked at */
+            cmi_owner_promote(pool);
             made = plan_in_place(c, far, block, status);
         }
     }
     c->ask = asked;
     return made;
+}
+
+/* Idle pages of the other pools lie ready: empty slabs are given up, and what was seen done is free for everybody. */
+static void make_siblings_ready(cmi_pool *pool)
+{
+    for (cmi_pool *other = pool->device->pools; other; other = other->next) {
+        if (other != pool && !other->dying) {
+            drain_caches(other);
+            other->promoted_at = UINT64_MAX;
+            cmi_owner_promote(other);
+        }
+    }
 }
 
 /* Rung 7: ask the program and the other pools of the device; the driver is tried again whatever it said before. */
@@ -469,6 +492,7 @@ static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status
     cmi_pool *pool = c->pool;
     cmi_device *device = pool->device;
     c->use_siblings = true;
+    make_siblings_ready(pool);
     device->full = false;
     outcome made = climb_middle(c, block, status);
     if (made != PLAN_SHORT || !pool->low_memory) {
@@ -495,7 +519,11 @@ static outcome climb_host_wait(climb *c, cmi_block_id *block, cmpool_status *sta
     cmi_pool *pool = c->pool;
     const cmi_driver *driver = pool->device->driver;
     bool device_waits = pool->options.cross_stream_wait && !c->no_device_wait && driver->CtxRecordEvent && driver->CtxWaitEvent;
-    if (device_waits || !something_pending(pool, c->ask->stream)) {
+    bool pending = false;
+    for (const cmi_pool *other = pool->device->pools; other; other = other->next) {
+        pending = pending || something_pending(other, c->ask->stream);
+    }
+    if (device_waits || !pending) {
         return PLAN_SHORT;
     }
     *status = cmi_fence_host_wait(pool->device, pool);
@@ -504,7 +532,9 @@ static outcome climb_host_wait(climb *c, cmi_block_id *block, cmpool_status *sta
     }
     pool->rung_bytes[CMPOOL_RUNG_HOST_WAIT] += c->ask->bytes;
     cmi_owner_promote(pool);
-    return climb_middle(c, block, status);
+    make_siblings_ready(pool);
+    outcome made = climb_middle(c, block, status);
+    return made == PLAN_SHORT ? scrape(c, block, status) : made;
 }
 
 /* Somebody else's pages are on their way: wait for them to land rather than refuse. */
