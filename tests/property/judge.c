@@ -149,17 +149,24 @@ static bool judge_figures(world *w, unsigned pool)
     if (!world_expect(w, "cmpool_stats_get", cmpool_stats_get(w->pools[pool].handle, &stats), CMPOOL_OK)) {
         return false;
     }
+    if (stats.device_waits && !w->pools[w->pools[pool].parent].waits) {
+        return world_fault(w, "order: pool %u made a stream wait, and was told not to", pool);
+    }
     return (stats.live_bytes == bytes && stats.live_blocks == blocks) ||
            world_fault(w, "figures: pool %u says %" PRIu64 " live bytes in %" PRIu64 " blocks, there are %" PRIu64 " in %" PRIu64, pool,
                        stats.live_bytes, stats.live_blocks, bytes, blocks);
 }
 
-/* A pool never grows while it holds as much as its limit allows. */
-static bool judge_limit(world *w, const view *v, unsigned pool)
+/* A pool never grows while it holds as much as its limit allows, and others never take it below its floor. */
+static bool judge_levels(world *w, const view *v, unsigned pool)
 {
     world_pool *p = &w->pools[pool];
     uint64_t now = v->reserved_pages[pool] * v->page, before = p->reserved;
     p->reserved = now;
+    if (now < before && now < p->floor && pool != w->shrinking) {
+        return world_fault(w, "floor: pool %u holds %" PRIu64 " bytes, before %" PRIu64 "; its floor is %" PRIu64, pool, now, before,
+                           p->floor);
+    }
     return !p->limit || now <= p->limit || now <= before ||
            world_fault(w, "limit: pool %u holds %" PRIu64 " bytes, before %" PRIu64 "; its limit is %" PRIu64, pool, now, before, p->limit);
 }
@@ -178,7 +185,7 @@ bool judge_state(world *w)
     const view *v = looked(w);
     bool good = v != NULL;
     for (unsigned i = 0; i < POOL_SLOTS && good; i++) {
-        good = !is_root(w, i) || judge_limit(w, v, i);
+        good = !is_root(w, i) || judge_levels(w, v, i);
     }
     return good;
 }

@@ -265,7 +265,7 @@ static bool do_pool_make(world *w, const operation *step)
              (unsigned long long)page, w->settings->stream_check ? "always" : "slow", flags & 1 ? "wait" : "grow",
              (flags >> 1 & 3) == 3 ? "off" : "on", stale_budgets[flags >> 3 & 3], slacks[flags >> 5 & 3]);
     const cmpool_config config = {.struct_size = sizeof config, .options = options};
-    *pool = (world_pool){.parent = (unsigned)step->pool};
+    *pool = (world_pool){.parent = (unsigned)step->pool, .waits = (flags >> 1 & 3) != 3};
     return world_expect(w, "cmpool_create", cmpool_create(&pool->handle, &config), CMPOOL_OK);
 }
 
@@ -375,6 +375,13 @@ static bool do_sibling_return(world *w, const operation *step)
 /* ---- the program ------------------------------------------------------------------------------------------------------------------------
  */
 
+/* The pool that an operation tells to give memory up, by its root's slot. */
+static unsigned shrinking(const world *w, const operation *step)
+{
+    bool shrinks = step->kind == DO_limit || step->kind == DO_trim || step->kind == DO_pool_end;
+    return shrinks && w->pools[step->pool].handle ? root_of(w, step->pool) : POOL_SLOTS;
+}
+
 static bool (*const actions[])(world *w, const operation *step) = {
 #define OPERATION(name, weight, operands) do_##name,
 #include "operations.def"
@@ -430,6 +437,7 @@ void program_run(const program *p, outcome *result)
     good = good && begin_pools(&w) && judge_state(&w);
     for (; good && result->at < p->count; result->at++) {
         const operation *step = &p->operations[result->at];
+        w.shrinking = shrinking(&w, step);
         good = step->stream >= w.settings->streams || (actions[step->kind](&w, step) && judge_state(&w));
         if (!good) {
             break;

@@ -49,6 +49,7 @@ typedef struct world_pool {
     unsigned parent; /* its own slot, if it is no private pool */
     uint64_t limit, floor, headroom;
     uint64_t reserved; /* as last seen */
+    bool waits;        /* a stream may be made to wait on the device */
 } world_pool;
 
 typedef struct world_stream {
@@ -69,6 +70,7 @@ typedef struct world {
     int gates[GATES_MOST];
     unsigned gate_count;
     uint64_t sibling_bytes;
+    unsigned shrinking; /* slot of the pool that the present operation tells to give memory up */
 } world;
 
 /* Note what went wrong; the first fault stays. Always false. */
