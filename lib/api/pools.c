@@ -57,7 +57,7 @@ cmpool_status cmpool_private_create(cmpool_t *pool, cmpool_t parent)
         *pool = 0;
     }
     if (status == CMPOOL_OK) {
-        status = pool ? cmi_registry_create_private(pool, parent) : CMPOOL_ERR_INVALID_ARGUMENT;
+        status = pool ? cmi_registry_create_inside(pool, parent, CMI_OWNER_PRIVATE) : CMPOOL_ERR_INVALID_ARGUMENT;
     }
     return cmi_registry_finish(status, "cmpool_private_create");
 }

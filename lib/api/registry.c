@@ -202,7 +202,7 @@ cmpool_status cmi_registry_create(cmpool_t *handle, int ordinal, const cmi_optio
     return status;
 }
 
-cmpool_status cmi_registry_create_private(cmpool_t *handle, cmpool_t parent)
+cmpool_status cmi_registry_create_inside(cmpool_t *handle, cmpool_t parent, cmi_owner_kind kind)
 {
     cmi_lock_acquire(&registry_lock);
     uint32_t index;
@@ -211,7 +211,7 @@ cmpool_status cmi_registry_create_private(cmpool_t *handle, cmpool_t parent)
     cmpool_status status = free ? cmi_registry_enter(parent, &entry) : CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     if (status == CMPOOL_OK) {
         uint32_t owner;
-        status = entry.owner ? CMPOOL_ERR_UNSUPPORTED : cmi_owner_add(entry.pool, &owner);
+        status = entry.owner ? CMPOOL_ERR_UNSUPPORTED : cmi_owner_add(entry.pool, kind, &owner);
         if (status == CMPOOL_OK) {
             *handle = publish(free, index, entry.device, entry.pool, owner);
         }
@@ -234,6 +234,9 @@ static bool has_private_pools(const cmi_pool *pool)
 static cmpool_status destroy(record *found, const cmi_entry *entry)
 {
     cmi_pool *pool = entry->pool;
+    if (pool->owners[entry->owner].kind == CMI_OWNER_CAPTURE) {
+        return CMPOOL_ERR_UNSUPPORTED;
+    }
     if (pool->calls_inside > 1 || pool->owners[entry->owner].live_blocks) {
         return CMPOOL_ERR_BUSY;
     }
@@ -268,6 +271,23 @@ cmpool_status cmi_registry_destroy(cmpool_t handle)
             cmpool_status closed = cmi_device_close(entry.device);
             status = status == CMPOOL_OK ? closed : status;
         }
+    }
+    cmi_lock_release(&registry_lock);
+    return status;
+}
+
+cmpool_status cmi_registry_release_capture(cmpool_t handle)
+{
+    cmi_lock_acquire(&registry_lock);
+    cmi_entry entry;
+    cmpool_status status = cmi_registry_enter(handle, &entry);
+    if (status == CMPOOL_OK) {
+        bool set = entry.pool->owners[entry.owner].kind == CMI_OWNER_CAPTURE;
+        status = set ? cmi_capture_release(entry.pool, entry.owner) : CMPOOL_ERR_UNSUPPORTED;
+        if (status == CMPOOL_OK) {
+            atomic_store(&record_of(handle)->handle, 0);
+        }
+        cmi_registry_leave(&entry);
     }
     cmi_lock_release(&registry_lock);
     return status;

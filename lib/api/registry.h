@@ -24,7 +24,8 @@ cmpool_status cmi_registry_usable(void);
 cmi_device *cmi_registry_device(int ordinal);
 
 cmpool_status cmi_registry_create(cmpool_t *handle, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count);
-cmpool_status cmi_registry_create_private(cmpool_t *handle, cmpool_t parent);
+cmpool_status cmi_registry_create_inside(cmpool_t *handle, cmpool_t parent, cmi_owner_kind kind);
 cmpool_status cmi_registry_destroy(cmpool_t handle);
+cmpool_status cmi_registry_release_capture(cmpool_t handle);
 
 #endif

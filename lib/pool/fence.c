@@ -104,6 +104,9 @@ static void publish(cmi_device *device, CUevent event, uint64_t ticket, uint32_t
 /* Record one event on a stream (handle) or, with stream CMI_NO_STREAM, on a whole context. */
 static cmpool_status record(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle, uint32_t context)
 {
+    if (cmi_capture_is_live()) {
+        return CMPOOL_ERR_CAPTURE; /* an event of a context invalidates every capture in it */
+    }
     if (!make_room(device)) {
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }
@@ -209,6 +212,9 @@ static void unpin(cmi_device *device, CUevent event)
 
 cmpool_status cmi_fence_poll(cmi_device *device, cmi_pool *pool)
 {
+    if (cmi_capture_is_live()) {
+        return CMPOOL_ERR_CAPTURE;
+    }
     query queries[QUERIES_PER_POLL];
     uint32_t count = 0;
     for (uint32_t i = 0; i < device->fence_count && count < QUERIES_PER_POLL; i++) {
@@ -254,6 +260,9 @@ cmpool_status cmi_fence_poll(cmi_device *device, cmi_pool *pool)
 
 cmpool_status cmi_fence_host_wait(cmi_device *device, cmi_pool *pool)
 {
+    if (cmi_capture_is_live()) {
+        return CMPOOL_ERR_CAPTURE;
+    }
     for (uint32_t i = 0; i < device->context_count; i++) {
         uint64_t ticket = device->ticket++;
         cmi_call call;

@@ -4,8 +4,9 @@
  */
 #include "pool/pool.h"
 
-static void drop_binsets(cmi_pool *pool, cmi_owner *owner)
+void cmi_owner_drop(cmi_pool *pool, uint32_t number)
 {
+    cmi_owner *owner = &pool->owners[number];
     for (unsigned small = 0; small < 2; small++) {
         if (owner->done[small]) {
             cmi_heap_remove_binset(&pool->heap, owner->done[small]);
@@ -23,7 +24,7 @@ static void drop_binsets(cmi_pool *pool, cmi_owner *owner)
     *owner = (cmi_owner){0};
 }
 
-cmpool_status cmi_owner_add(cmi_pool *pool, uint32_t *number)
+cmpool_status cmi_owner_add(cmi_pool *pool, cmi_owner_kind kind, uint32_t *number)
 {
     uint32_t at = 0;
     while (at < pool->owner_count && pool->owners[at].used) {
@@ -39,7 +40,7 @@ cmpool_status cmi_owner_add(cmi_pool *pool, uint32_t *number)
         pool->owner_room = room;
     }
     cmi_owner *owner = &pool->owners[at];
-    *owner = (cmi_owner){.used = true};
+    *owner = (cmi_owner){.used = true, .kind = (uint8_t)kind};
     bool made = true;
     for (unsigned small = 0; small < 2 && made; small++) {
         owner->mixed[small] = cmi_heap_add_binset(&pool->heap, at, 0, CMI_BINSET_MIXED, small, small ? owner->mixed[0] : 0, 0);
@@ -49,7 +50,7 @@ cmpool_status cmi_owner_add(cmi_pool *pool, uint32_t *number)
         made = owner->done[small] != 0;
     }
     if (!made) {
-        drop_binsets(pool, owner);
+        cmi_owner_drop(pool, at);
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }
     if (at == pool->owner_count) {
@@ -133,7 +134,7 @@ void cmi_owner_remove(cmi_pool *pool, uint32_t number)
         }
     }
     if (empty) {
-        drop_binsets(pool, owner);
+        cmi_owner_drop(pool, number);
     } else {
         owner->generation = 0; /* stays as an owner without a handle; its whole pages serve everybody */
     }

@@ -16,7 +16,7 @@ cmpool_status cmi_pool_create(cmi_pool **out, cmi_device *device, const cmi_opti
     cmi_heap_init(&pool->heap, &source);
     cmi_arena_init(&pool->arena, device->store);
     uint32_t first;
-    cmpool_status status = cmi_owner_add(pool, &first);
+    cmpool_status status = cmi_owner_add(pool, CMI_OWNER_POOL, &first);
     if (status == CMPOOL_OK) {
         status = cmi_source_reserve_range(pool, 2 * device->total_bytes);
     }

@@ -94,6 +94,7 @@ typedef struct cmi_device {
     uint32_t context_count, context_room;
 
     uint64_t ticket;       /* of frees made now */
+    uint64_t whole_ticket; /* youngest ticket of a stamp that waits for the whole device */
     uint64_t done_changes; /* counts every advance of a `done` */
     cmi_fence *fences;     /* outstanding, oldest first */
     uint32_t fence_count, fence_room;
@@ -113,9 +114,17 @@ typedef struct cmi_device {
     uint64_t unretired_streams;
 } cmi_device;
 
-/* An owner is a pool or a private pool in it: whose bytes join, and which are searched first. */
+typedef enum cmi_owner_kind {
+    CMI_OWNER_POOL,    /* number 0: the pool itself */
+    CMI_OWNER_PRIVATE, /* reuses its own blocks first; its idle whole pages serve everybody */
+    CMI_OWNER_CAPTURE  /* memory of CUDA graphs: what it ever took is its own until it is released, free or not */
+} cmi_owner_kind;
+
+/* An owner is a pool, or a private pool or capture set in it: whose bytes join, and which are searched first. */
 typedef struct cmi_owner {
     bool used;
+    uint8_t kind;               /* cmi_owner_kind */
+    uint32_t captures;          /* CAPTURE: captures that allocate from it now */
     uint32_t done[2], mixed[2]; /* bin sets; index 1: free space of small pages */
     uint32_t *of_stream[2];     /* bin set by stream record number, 0: none yet */
     uint32_t of_stream_room;
@@ -166,6 +175,8 @@ void cmi_device_call_end(cmi_device *device, cmi_call *call);
 bool cmi_stamp_reserve(cmi_device *device, uint32_t count);
 cmi_stamp *cmi_stamp_get(const cmi_device *device, uint32_t number);
 uint32_t cmi_stamp_new(cmi_device *device, uint32_t stream, uint64_t ticket);
+/* Everything on the device up to now. */
+uint32_t cmi_stamp_new_whole(cmi_device *device);
 /* Add to a stamp that has one holder (others: a copy is made); returns the number to keep. */
 uint32_t cmi_stamp_add(cmi_device *device, uint32_t number, uint32_t stream, uint64_t ticket);
 uint32_t cmi_stamp_join(cmi_device *device, uint32_t a, uint32_t b);
@@ -213,9 +224,25 @@ void cmi_waits_add(cmi_waits *waits, uint32_t stream, uint64_t ticket);
 cmpool_status cmi_fence_device_wait(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle, const cmi_waits *waits);
 void cmi_fence_forget_all(cmi_device *device);
 
+/* ---- capture.c: stream captures and the memory of graphs ---------------------------------------- */
+
+/* Is any stream capture of the process known to be live? Then nothing is queried, recorded on a context, waited for or unmapped. */
+bool cmi_capture_is_live(void);
+/* A capture that allocates from a set begins or ends. begin looks first at what is done. Lock held. */
+void cmi_capture_begin(cmi_pool *pool, uint32_t owner);
+cmpool_status cmi_capture_end(cmi_pool *pool, uint32_t owner);
+/* The same for a capture that allocates from no pool of ours. No lock needed. */
+void cmi_capture_begin_foreign(void);
+cmpool_status cmi_capture_end_foreign(void);
+/* No graph that uses the set's memory will run again: its free memory rejoins the pool behind everything on the device, its live blocks
+ * when they are freed. CAPTURE while one of its captures is live; OUT_OF_HOST_MEMORY half-way: call again. */
+cmpool_status cmi_capture_release(cmi_pool *pool, uint32_t owner);
+
 /* ---- owner.c ------------------------------------------------------------------------------------ */
 
-cmpool_status cmi_owner_add(cmi_pool *pool, uint32_t *owner);
+cmpool_status cmi_owner_add(cmi_pool *pool, cmi_owner_kind kind, uint32_t *owner);
+/* Forget an owner whose bin sets are all empty. */
+void cmi_owner_drop(cmi_pool *pool, uint32_t owner);
 void cmi_owner_remove(cmi_pool *pool, uint32_t owner); /* its free bytes go to owner 0 */
 /* The bin set of (owner, stream, small), made on first use; 0: no host memory. */
 uint32_t cmi_owner_binset(cmi_pool *pool, uint32_t owner, uint32_t stream, unsigned small);

@@ -137,7 +137,7 @@ uint64_t cmi_source_unmap_stale(cmi_pool *pool, uint64_t most)
     cmi_device *device = pool->device;
     cmi_heap *heap = &pool->heap;
     uint64_t total = 0, offset = 0;
-    while (total < most && pool->counters.stale_slots && cmi_heap_earmark(heap, RUN + CMI_HEAP_STEP_RECORDS)) {
+    while (total < most && pool->counters.stale_slots && !cmi_capture_is_live() && cmi_heap_earmark(heap, RUN + CMI_HEAP_STEP_RECORDS)) {
         uint32_t count = claim_stale_run(pool, cmi_min_u64(most - total, RUN), &offset);
         bool unmapped[RUN] = {false};
         uint32_t gone = 0;

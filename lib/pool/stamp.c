@@ -52,6 +52,14 @@ uint32_t cmi_stamp_new(cmi_device *device, uint32_t stream, uint64_t ticket)
     return number;
 }
 
+uint32_t cmi_stamp_new_whole(cmi_device *device)
+{
+    uint32_t number = cmi_stamp_new(device, CMI_NO_STREAM, device->ticket);
+    cmi_stamp_get(device, number)->whole = true;
+    device->whole_ticket = device->ticket;
+    return number;
+}
+
 uint32_t cmi_stamp_copy(cmi_device *device, uint32_t number)
 {
     if (number != CMI_NO_STAMP) {
@@ -88,7 +96,7 @@ static uint32_t own(cmi_device *device, uint32_t number)
     return mine;
 }
 
-static void widen(cmi_stamp *stamp, uint64_t ticket)
+static void widen(cmi_device *device, cmi_stamp *stamp, uint64_t ticket)
 {
     for (unsigned i = 0; i < stamp->count; i++) {
         ticket = cmi_max_u64(ticket, stamp->entries[i].ticket);
@@ -96,12 +104,14 @@ static void widen(cmi_stamp *stamp, uint64_t ticket)
     stamp->whole = true;
     stamp->count = 1;
     stamp->entries[0] = (cmi_stamp_entry){ticket, CMI_NO_STREAM};
+    device->whole_ticket = cmi_max_u64(device->whole_ticket, ticket);
 }
 
-static void add_entry(cmi_stamp *stamp, uint32_t stream, uint64_t ticket)
+static void add_entry(cmi_device *device, cmi_stamp *stamp, uint32_t stream, uint64_t ticket)
 {
     if (stamp->whole) {
         stamp->entries[0].ticket = cmi_max_u64(stamp->entries[0].ticket, ticket);
+        device->whole_ticket = cmi_max_u64(device->whole_ticket, ticket);
         return;
     }
     for (unsigned i = 0; i < stamp->count; i++) {
@@ -111,7 +121,7 @@ static void add_entry(cmi_stamp *stamp, uint32_t stream, uint64_t ticket)
         }
     }
     if (stamp->count == CMI_STAMP_STREAMS) {
-        widen(stamp, ticket);
+        widen(device, stamp, ticket);
         return;
     }
     stamp->entries[stamp->count++] = (cmi_stamp_entry){ticket, stream};
@@ -123,7 +133,7 @@ uint32_t cmi_stamp_add(cmi_device *device, uint32_t number, uint32_t stream, uin
         return cmi_stamp_new(device, stream, ticket);
     }
     number = own(device, number);
-    add_entry(cmi_stamp_get(device, number), stream, ticket);
+    add_entry(device, cmi_stamp_get(device, number), stream, ticket);
     return number;
 }
 
@@ -139,10 +149,10 @@ uint32_t cmi_stamp_join(cmi_device *device, uint32_t a, uint32_t b)
     a = own(device, a);
     cmi_stamp *into = cmi_stamp_get(device, a), *other = cmi_stamp_get(device, b);
     if (other->whole && !into->whole) {
-        widen(into, other->entries[0].ticket);
+        widen(device, into, other->entries[0].ticket);
     }
     for (unsigned i = 0; i < other->count; i++) {
-        add_entry(into, other->entries[i].stream, other->entries[i].ticket);
+        add_entry(device, into, other->entries[i].stream, other->entries[i].ticket);
     }
     cmi_stamp_drop(device, b);
     return a;

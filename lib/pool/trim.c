@@ -20,7 +20,9 @@ static bool mark_done(cmi_pool *pool)
         pool->use_room = room;
     }
     for (uint32_t i = 1; i <= heap->binset_count; i++) {
-        pool->use[i] = heap->binsets[i] && heap->binsets[i]->kind == CMI_BINSET_DONE ? CMI_USE_PAGES : CMI_USE_NOT;
+        const cmi_binset *set = heap->binsets[i];
+        bool done = set && set->kind == CMI_BINSET_DONE && pool->owners[set->owner].kind != CMI_OWNER_CAPTURE;
+        pool->use[i] = done ? CMI_USE_PAGES : CMI_USE_NOT;
     }
     return true;
 }
@@ -170,7 +172,7 @@ static bool release_some(cmi_pool *pool, uint64_t most, uint64_t *released)
 cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint64_t *released)
 {
     cmi_device *device = pool->device;
-    cmpool_status status = CMPOOL_OK;
+    cmpool_status status = cmi_capture_is_live() ? CMPOOL_ERR_CAPTURE : CMPOOL_OK;
     uint64_t before = *released;
     for (unsigned pass = 0; pass < (wait ? 2u : 1u) && pool->reserved_pages > keep_pages && status == CMPOOL_OK; pass++) {
         cmi_heap_flush_slabs(&pool->heap);

@@ -1,0 +1,114 @@
+/*
+ * Stream captures and the memory of CUDA graphs. Owns the count of live captures of the process (atomic: a capture on any device bars the
+ * same calls) and the life of capture sets; a set is an owner in its pool, guarded by the device lock; called by api.
+ *
+ * A graph uses the addresses it was captured with each time it is launched, whatever was freed since. So a set is fed with new pages, or
+ * with pages that the host saw idle before the capture began, and what it took stays its own, at its place, until the set is released.
+ */
+#include "pool/pool.h"
+
+#include <stdatomic.h>
+
+static _Atomic uint32_t live_captures;
+
+bool cmi_capture_is_live(void) { return atomic_load(&live_captures) != 0; }
+
+void cmi_capture_begin_foreign(void) { atomic_fetch_add(&live_captures, 1); }
+
+cmpool_status cmi_capture_end_foreign(void)
+{
+    uint32_t count = atomic_load(&live_captures);
+    while (count && !atomic_compare_exchange_weak(&live_captures, &count, count - 1)) {}
+    return count ? CMPOOL_OK : CMPOOL_ERR_INVALID_ARGUMENT;
+}
+
+void cmi_capture_begin(cmi_pool *pool, uint32_t owner)
+{
+    cmi_device *device = pool->device;
+    if (!cmi_capture_is_live()) { /* the last chance to learn what is idle */
+        (void)cmi_fence_contexts(device, pool);
+        (void)cmi_fence_poll(device, pool);
+        cmi_owner_promote(pool);
+    }
+    pool->owners[owner].captures++;
+    cmi_capture_begin_foreign();
+}
+
+cmpool_status cmi_capture_end(cmi_pool *pool, uint32_t owner)
+{
+    if (!pool->owners[owner].captures) {
+        return CMPOOL_ERR_INVALID_ARGUMENT;
+    }
+    pool->owners[owner].captures--;
+    return cmi_capture_end_foreign();
+}
+
+/* Take the slabs of the set apart, so that every byte of it is in a block of its own kind. */
+static bool dissolve_slabs(cmi_pool *pool, uint32_t number)
+{
+    cmi_heap *heap = &pool->heap;
+    for (uint32_t i = 1; i <= heap->slab_count; i++) {
+        cmi_block_id id = heap->slabs[i]->block;
+        if (!id || cmi_heap_binset(heap, cmi_heap_block(heap, id)->binset)->owner != number) {
+            continue;
+        }
+        if (!cmi_stamp_reserve(pool->device, 2 * CMI_SLAB_SLOTS) || !cmi_heap_dissolve_slab(heap, id)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A block of the set becomes the pool's. Live ones keep their holder, and get a use that the whole device has to finish. */
+static bool hand_over(cmi_pool *pool, cmi_block_id *id)
+{
+    cmi_heap *heap = &pool->heap;
+    cmi_device *device = pool->device;
+    cmi_block *block = cmi_heap_block(heap, *id);
+    if (!cmi_heap_reserve_records(heap, CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(device, CMI_HEAP_STEP_RECORDS)) {
+        return false;
+    }
+    const cmi_binset *set = cmi_heap_binset(heap, block->binset);
+    if (block->kind == CMI_BLOCK_FREE) {
+        *id = cmi_heap_rebin(heap, *id, pool->owners[0].mixed[set->small], device->ticket, cmi_stamp_new_whole(device));
+        return true;
+    }
+    uint32_t to = cmi_owner_binset(pool, 0, set->key, set->small);
+    if (to) {
+        block->binset = to;
+        block->stamp = cmi_stamp_join(device, block->stamp, cmi_stamp_new_whole(device));
+    }
+    return to != 0;
+}
+
+cmpool_status cmi_capture_release(cmi_pool *pool, uint32_t number)
+{
+    cmi_heap *heap = &pool->heap;
+    if (pool->owners[number].captures) {
+        return CMPOOL_ERR_CAPTURE;
+    }
+    while (pool->device->in_flight) { /* somebody's blocks may be on their way into the set */
+        pthread_cond_wait(&pool->device->landed, &pool->device->lock.mutex);
+    }
+    cmi_heap_flush_slabs(heap);
+    if (!dissolve_slabs(pool, number)) {
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    for (uint32_t i = 0; i < heap->space_count; i++) {
+        for (cmi_block_id id = cmi_heap_first_block(heap, i); id; id = cmi_heap_block(heap, id)->next) {
+            const cmi_block *block = cmi_heap_block(heap, id);
+            bool held = block->kind == CMI_BLOCK_FREE || block->kind == CMI_BLOCK_LIVE;
+            if (held && cmi_heap_binset(heap, block->binset)->owner == number && !hand_over(pool, &id)) {
+                return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+            }
+        }
+    }
+    cmi_owner *from = &pool->owners[number], *to = &pool->owners[0];
+    to->live_blocks += from->live_blocks;
+    to->live_bytes += from->live_bytes;
+    to->requested_bytes += from->requested_bytes;
+    to->peak_live_bytes = cmi_max_u64(to->peak_live_bytes, to->live_bytes);
+    cmi_owner_drop(pool, number);
+    cmi_pool_must_be_valid(pool);
+    return CMPOOL_OK;
+}
