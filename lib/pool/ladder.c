@@ -30,13 +30,25 @@ typedef struct climb {
     bool in_place;       /* only memory that lies together already */
     uint64_t missing;    /* pages short at the last plan */
     uint64_t taken;      /* pages that the donors give */
-    bool no_device_wait; /* the driver has no event for what must be waited for */
+    bool no_device_wait; /* the driver has no event for what must be waited for, or a capture bars it */
     bool limited;        /* the pool's limit, not the device, is what stops growth */
 } climb;
 
 /* ---- what may be used --------------------------------------------------------------------------- */
 
-static bool mark_usable(cmi_pool *pool, const cmi_ask *ask, reach far)
+/* May a request of `asker` look at a bin set of `pool`? Memory of graphs is its set's alone; and a set takes from others only what the host
+ * has seen done, from itself only what its stream freed: a captured stream cannot be made to wait. */
+static bool may_look(const cmi_pool *pool, const cmi_pool *asker, const cmi_ask *ask, const cmi_binset *set)
+{
+    bool capture = ask && asker->owners[ask->owner].kind == CMI_OWNER_CAPTURE;
+    bool own = ask && pool == asker && set->owner == ask->owner;
+    if (!own && pool->owners[set->owner].kind == CMI_OWNER_CAPTURE) {
+        return false;
+    }
+    return !capture || set->kind == CMI_BINSET_DONE || (own && set->kind == CMI_BINSET_STREAM && set->key == ask->stream);
+}
+
+static bool mark_usable(cmi_pool *pool, const cmi_pool *asker, const cmi_ask *ask, reach far)
 {
     cmi_heap *heap = &pool->heap;
     uint32_t room = heap->binset_count + 1;
@@ -51,12 +63,13 @@ static bool mark_usable(cmi_pool *pool, const cmi_ask *ask, reach far)
     for (uint32_t i = 1; i <= heap->binset_count; i++) {
         const cmi_binset *set = heap->binsets[i];
         pool->use[i] = CMI_USE_NOT;
-        if (!set) {
+        if (!set || !may_look(pool, asker, ask, set)) {
             continue;
         }
         bool finished = set->kind == CMI_BINSET_DONE || (set->kind == CMI_BINSET_STREAM && ask && set->key == ask->stream);
         if (finished || far >= REACH_PENDING) {
-            bool in_place = far == REACH_FINISHED_BYTES || far == REACH_ANY || (ask && set->owner == ask->owner && !set->small);
+            bool in_place =
+                far == REACH_FINISHED_BYTES || far == REACH_ANY || (ask && pool == asker && set->owner == ask->owner && !set->small);
             pool->use[i] = in_place ? CMI_USE_BYTES : CMI_USE_PAGES;
         }
     }
@@ -75,7 +88,7 @@ static bool something_pending(const cmi_pool *pool, uint32_t stream)
     return pool->heap.parked_slabs.count > 0;
 }
 
-/* Every free of another stream has an event behind it. */
+/* Every free of another stream, and of the whole device, has an event behind it. */
 static bool all_covered(const cmi_device *device, uint32_t stream)
 {
     for (uint32_t i = 1; i < device->stream_count; i++) {
@@ -84,7 +97,7 @@ static bool all_covered(const cmi_device *device, uint32_t stream)
             return false;
         }
     }
-    return true;
+    return cmi_fence_covers(device, CMI_NO_STREAM, device->whole_ticket);
 }
 
 /* ---- rung 2: what events show done -------------------------------------------------------------- */
@@ -175,7 +188,7 @@ static uint64_t add_sibling_donors(climb *c, uint64_t most, uint32_t *count)
     uint64_t total = 0;
     reach far = c->pool->options.cross_stream_wait ? REACH_PENDING : REACH_FINISHED;
     for (cmi_pool *other = c->pool->device->pools; other; other = other->next) {
-        if (other == c->pool || other->dying || !mark_usable(other, c->ask, far)) {
+        if (other == c->pool || other->dying || !mark_usable(other, c->pool, c->ask, far)) {
             continue;
         }
         uint64_t floor = cmi_div_up(other->options.floor, other->heap.source.page_bytes);
@@ -341,7 +354,7 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
         }
     }
     uint64_t growth = growth_pages(c);
-    if (!mark_usable(pool, ask, c->reach)) {
+    if (!mark_usable(pool, pool, ask, c->reach)) {
         *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
         return PLAN_FAILED;
     }
@@ -369,7 +382,7 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
     cmi_log(CMI_LOG_STEP, "request of %llu bytes: window at %llx, %u pages: %u new, %u runs to take from, reach %d",
             (unsigned long long)ask->bytes, (unsigned long long)window.offset, window.pages, c->hand.count, c->donor_count, (int)c->reach);
     *status = cmi_source_fill(pool, ask, &window, &c->hand, c->donors, c->donor_count, block);
-    if (*status == CMPOOL_ERR_UNSUPPORTED && c->reach >= REACH_PENDING) {
+    if ((*status == CMPOOL_ERR_UNSUPPORTED || *status == CMPOOL_ERR_CAPTURE) && c->reach >= REACH_PENDING) {
         c->no_device_wait = true;
         *status = CMPOOL_OK;
         return PLAN_SHORT;
@@ -525,7 +538,7 @@ static outcome climb_host_wait(climb *c, cmi_block_id *block, cmpool_status *sta
     for (const cmi_pool *other = pool->device->pools; other; other = other->next) {
         pending = pending || something_pending(other, c->ask->stream);
     }
-    if (device_waits || !pending) {
+    if (device_waits || !pending || cmi_capture_is_live()) {
         return PLAN_SHORT;
     }
     *status = cmi_fence_host_wait(pool->device, pool);
@@ -632,7 +645,7 @@ cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages)
     }
     while (status == CMPOOL_OK && !block) {
         cmi_window window;
-        if (!mark_usable(pool, NULL, REACH_FINISHED)) {
+        if (!mark_usable(pool, pool, NULL, REACH_FINISHED)) {
             status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
             break;
         }
