@@ -174,7 +174,11 @@ cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint
     cmi_device *device = pool->device;
     cmpool_status status = cmi_capture_is_live() ? CMPOOL_ERR_CAPTURE : CMPOOL_OK;
     uint64_t before = *released;
-    for (unsigned pass = 0; pass < (wait ? 2u : 1u) && pool->reserved_pages > keep_pages && status == CMPOOL_OK; pass++) {
+    for (unsigned pass = 0; pass < (wait ? 2u : 1u) && status == CMPOOL_OK; pass++) {
+        bool has_old_addresses = pool->dying && pool->counters.stale_slots; /* of pages that have moved on to other pools */
+        if (pool->reserved_pages <= keep_pages && !has_old_addresses) {
+            break;
+        }
         cmi_heap_flush_slabs(&pool->heap);
         if (pass == 1) {
             status = cmi_fence_host_wait(device, pool);
