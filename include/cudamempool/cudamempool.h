@@ -59,7 +59,7 @@ typedef struct cmpool_config {
  * Make a pool on a device. It reserves addresses (two times the device's memory) but no device memory.
  * config NULL means device 0 and the options of CUDAMEMPOOL_CONF.
  * Returns OK, INVALID_ARGUMENT (pool NULL, bad struct_size, device or peers), BAD_OPTION (only with strict:true),
- * DRIVER_MISSING, UNSUPPORTED (no virtual memory management), OUT_OF_HOST_MEMORY, OUT_OF_ADDRESSES, DRIVER, SHUTTING_DOWN, FORKED.
+ * DRIVER_MISSING, UNSUPPORTED (no virtual memory management; a page_size other than that of the device's first pool), OUT_OF_HOST_MEMORY, OUT_OF_ADDRESSES, DRIVER, SHUTTING_DOWN, FORKED.
  */
 CMPOOL_API cmpool_status cmpool_create(cmpool_t *pool, const cmpool_config *config);
 

@@ -5,14 +5,22 @@
 #include "api/registry.h"
 
 /* The stream record of a handle, checked against the driver as the option asks. */
-static cmpool_status find_stream(const cmi_entry *entry, cmpool_stream handle, uint32_t *stream)
+static cmpool_status find_stream(const cmi_entry *entry, cmpool_stream handle, CUcontext context, uint32_t *stream)
 {
     bool check = entry->pool->options.stream_check == CMI_STREAM_CHECK_ALWAYS;
-    return cmi_stream_find(entry->device, handle, check, stream);
+    return cmi_stream_find(entry->device, handle, context, check, stream);
+}
+
+/* Where a pointer given to this handle points. A private pool or capture set knows its own blocks only, their parent knows all. */
+static cmpool_status find_block(const cmi_entry *entry, const void *ptr, cmi_place *place)
+{
+    cmpool_status status = cmi_pool_place(entry->pool, (uint64_t)(uintptr_t)ptr, place);
+    return status == CMPOOL_OK && entry->owner && place->owner != entry->owner ? CMPOOL_ERR_NOT_OURS : status;
 }
 
 static cmpool_status allocate(cmpool_t pool, void **ptr, const cmpool_request *request)
 {
+    cmi_here here = cmi_registry_here(request->stream);
     cmi_entry entry;
     cmpool_status status = cmi_registry_enter(pool, &entry);
     if (status != CMPOOL_OK) {
@@ -23,12 +31,13 @@ static cmpool_status allocate(cmpool_t pool, void **ptr, const cmpool_request *r
                    .owner = entry.owner,
                    .align = request->alignment > CMI_UNIT ? request->alignment : CMI_UNIT,
                    .tag = request->tag,
-                   .handle = request->stream};
+                   .handle = request->stream,
+                   .context = cmi_here_on(&here, entry.device)};
     uint64_t address = 0;
     if (ask.align > entry.device->page_bytes) {
         status = CMPOOL_ERR_INVALID_ARGUMENT;
     } else if (request->bytes) {
-        status = find_stream(&entry, request->stream, &ask.stream);
+        status = find_stream(&entry, request->stream, ask.context, &ask.stream);
         if (status == CMPOOL_OK) {
             status = cmi_pool_malloc(entry.pool, &ask, &address);
         }
@@ -68,15 +77,16 @@ cmpool_status cmpool_malloc(cmpool_t pool, void **ptr, size_t bytes, cmpool_stre
 
 cmpool_status cmpool_free(cmpool_t pool, void *ptr, cmpool_stream stream)
 {
+    cmi_here here = cmi_registry_here(stream);
     cmi_entry entry;
     cmpool_status status = cmi_registry_enter(pool, &entry);
     if (status == CMPOOL_OK) {
         uint32_t number;
         cmi_place place;
         if (ptr) {
-            status = cmi_pool_place(entry.pool, (uint64_t)(uintptr_t)ptr, &place);
+            status = find_block(&entry, ptr, &place);
             if (status == CMPOOL_OK) {
-                status = find_stream(&entry, stream, &number);
+                status = find_stream(&entry, stream, cmi_here_on(&here, entry.device), &number);
             }
             if (status == CMPOOL_OK) {
                 status = cmi_pool_free(entry.pool, (uint64_t)(uintptr_t)ptr, number, stream);
@@ -89,14 +99,15 @@ cmpool_status cmpool_free(cmpool_t pool, void *ptr, cmpool_stream stream)
 
 cmpool_status cmpool_record_use(cmpool_t pool, void *ptr, cmpool_stream stream)
 {
+    cmi_here here = cmi_registry_here(stream);
     cmi_entry entry;
     cmpool_status status = cmi_registry_enter(pool, &entry);
     if (status == CMPOOL_OK) {
         uint32_t number;
         cmi_place place;
-        status = cmi_pool_place(entry.pool, (uint64_t)(uintptr_t)ptr, &place);
+        status = find_block(&entry, ptr, &place);
         if (status == CMPOOL_OK) {
-            status = find_stream(&entry, stream, &number);
+            status = find_stream(&entry, stream, cmi_here_on(&here, entry.device), &number);
         }
         if (status == CMPOOL_OK) {
             status = cmi_pool_record_use(entry.pool, (uint64_t)(uintptr_t)ptr, number);
@@ -108,6 +119,7 @@ cmpool_status cmpool_record_use(cmpool_t pool, void *ptr, cmpool_stream stream)
 
 cmpool_status cmpool_stream_retire(int device, cmpool_stream stream)
 {
+    cmi_here here = cmi_registry_here(stream);
     cmpool_status status = cmi_registry_usable();
     if (status == CMPOOL_OK && (device < 0 || device >= CMI_MAX_DEVICES)) {
         status = CMPOOL_ERR_INVALID_ARGUMENT;
@@ -116,7 +128,7 @@ cmpool_status cmpool_stream_retire(int device, cmpool_stream stream)
     if (record) {
         cmi_lock_acquire(&record->lock);
         cmi_pool *pool = record->pools;
-        uint32_t number = pool ? cmi_stream_known(record, stream) : CMI_NO_STREAM;
+        uint32_t number = pool ? cmi_stream_known(record, stream, cmi_here_on(&here, record)) : CMI_NO_STREAM;
         if (number) {
             pool->calls_inside++;
             status = cmi_stream_retire(record, pool, number, stream);
@@ -137,7 +149,7 @@ cmpool_status cmpool_usable_size(cmpool_t pool, const void *ptr, size_t *bytes)
     }
     if (status == CMPOOL_OK) {
         cmi_place place;
-        status = cmi_pool_place(entry.pool, (uint64_t)(uintptr_t)ptr, &place);
+        status = find_block(&entry, ptr, &place);
         if (status == CMPOOL_OK) {
             *bytes = place.bytes;
         }

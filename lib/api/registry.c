@@ -22,6 +22,8 @@ static uint32_t record_count; /* registry lock */
 static uint64_t generations;  /* registry lock */
 static _Atomic(cmi_device *) devices[CMI_MAX_DEVICES];
 static _Atomic int forked;
+static _Atomic(const cmi_driver *) opened_driver;
+static _Atomic(CUcontext) primaries[CMI_MAX_DEVICES]; /* as the device records have them, readable without their locks */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static void in_child(void) { atomic_store(&forked, 1); }
@@ -32,6 +34,33 @@ cmpool_status cmi_registry_usable(void) { return atomic_load_explicit(&forked, m
 cmi_device *cmi_registry_device(int ordinal)
 {
     return ordinal >= 0 && ordinal < CMI_MAX_DEVICES ? atomic_load_explicit(&devices[ordinal], memory_order_acquire) : NULL;
+}
+
+/* The ordinal of the device whose primary context this is, or -1. */
+static int device_of_primary(CUcontext context)
+{
+    for (int i = 0; i < CMI_MAX_DEVICES; i++) {
+        const cmi_device *device = cmi_registry_device(i);
+        if (device && atomic_load_explicit(&primaries[i], memory_order_relaxed) == context) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+cmi_here cmi_registry_here(cmpool_stream stream)
+{
+    cmi_here here = {NULL, -1};
+    const cmi_driver *driver = atomic_load_explicit(&opened_driver, memory_order_acquire);
+    bool named = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+    if (named && driver && driver->CtxGetCurrent(&here.context) == CUDA_SUCCESS && here.context) {
+        CUdevice device;
+        here.device = device_of_primary(here.context);
+        if (here.device < 0 && driver->CtxGetDevice(&device) == CUDA_SUCCESS) {
+            here.device = device;
+        }
+    }
+    return here;
 }
 
 static record *record_at(uint32_t index)
@@ -158,6 +187,9 @@ static cmpool_status prepare_device(cmi_device *device, int ordinal, const cmi_o
     if (!device->store) {
         return cmi_device_open(device, ordinal, options, peers, peer_count);
     }
+    if (options->page_size && options->page_size != device->page_bytes) {
+        return CMPOOL_ERR_UNSUPPORTED; /* pages go from pool to pool, so they are of one length */
+    }
     for (unsigned i = 0; i < peer_count; i++) {
         cmpool_status status = cmi_device_add_peer(device, peers[i]);
         if (status != CMPOOL_OK) {
@@ -179,6 +211,8 @@ static cmpool_status create(cmpool_t *handle, int ordinal, const cmi_options *op
     if (status != CMPOOL_OK) {
         return status;
     }
+    atomic_store_explicit(&primaries[ordinal], device->primary, memory_order_relaxed);
+    atomic_store_explicit(&opened_driver, device->driver, memory_order_release);
     cmi_pool *pool = NULL;
     cmi_lock_acquire(&device->lock);
     status = cmi_pool_create(&pool, device, options);

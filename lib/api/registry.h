@@ -11,6 +11,19 @@ typedef struct cmi_entry {
     uint32_t owner;
 } cmi_entry;
 
+/* The calling thread's current context where it matters: NULL and per-thread default streams are those of the current context. Asked before
+ * a lock is taken. */
+typedef struct cmi_here {
+    CUcontext context; /* NULL: the stream is not a default stream, or no context is current */
+    int device;        /* its ordinal */
+} cmi_here;
+cmi_here cmi_registry_here(cmpool_stream stream);
+/* Whose default stream a call on this device means: that of the current context if it is on the device, else (NULL) of the primary one. */
+static inline CUcontext cmi_here_on(const cmi_here *here, const cmi_device *device)
+{
+    return here->device == device->ordinal ? here->context : NULL;
+}
+
 /* Find a pool and lock its device; calls_inside keeps the pool from being destroyed while the lock is dropped. */
 cmpool_status cmi_registry_enter(cmpool_t handle, cmi_entry *entry);
 void cmi_registry_leave(const cmi_entry *entry);

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/meta.h"
 #include "base/options.h"
+#include "base/thread.h"
 #include "base/size.h"
 
 #endif

@@ -79,7 +79,7 @@ static void free_tables(cmi_device *device)
     cmi_meta_free(device->stream_table, device->stream_table_room * sizeof *device->stream_table);
     cmi_meta_free(device->contexts, device->context_room * sizeof *device->contexts);
     for (uint32_t i = 0; i < device->stamp_chunk_count; i++) {
-        cmi_meta_free(device->stamp_chunks[i], 256 * sizeof **device->stamp_chunks);
+        cmi_meta_free(device->stamp_chunks[i], CMI_STAMP_CHUNK * sizeof **device->stamp_chunks);
     }
     cmi_meta_free(device->stamp_chunks, device->stamp_chunk_room * sizeof *device->stamp_chunks);
     device->streams = NULL;

@@ -80,20 +80,23 @@ static bool make_room(cmi_device *device)
     return true;
 }
 
-/* Enter a recorded event; the last but one of the same scope is given up when there are many, since the new one covers it. */
+/* Enter a recorded event. Where a scope has many, the second youngest is given up: the youngest covers what it covers. */
 static void publish(cmi_device *device, CUevent event, uint64_t ticket, uint32_t stream, uint32_t context)
 {
-    uint32_t count = 0, newest = 0;
+    uint32_t count = 0, youngest = UINT32_MAX;
     for (uint32_t i = 0; i < device->fence_count; i++) {
         if (same_scope(&device->fences[i], stream, context) && !device->fences[i].done) {
             count++;
-            newest = i;
+            youngest = youngest == UINT32_MAX || device->fences[i].ticket > device->fences[youngest].ticket ? i : youngest;
         }
     }
-    if (count >= FENCES_PER_SCOPE) {
-        device->fences[newest].done = true; /* in the sense of "no longer needed" */
+    bool surplus = count >= FENCES_PER_SCOPE;
+    bool overtaken = surplus && device->fences[youngest].ticket > ticket; /* two threads recorded, and publish the other way round */
+    if (surplus && !overtaken) {
+        device->fences[youngest].done = true; /* in the sense of "no longer needed" */
     }
-    device->fences[device->fence_count++] = (cmi_fence){.event = event, .ticket = ticket, .stream = stream, .context = context};
+    device->fences[device->fence_count++] =
+        (cmi_fence){.event = event, .ticket = ticket, .stream = stream, .context = context, .done = overtaken};
     if (stream != CMI_NO_STREAM) {
         device->streams[stream].covered = cmi_max_u64(device->streams[stream].covered, ticket);
     } else {

@@ -268,11 +268,11 @@ static outcome mappings_allowed(climb *c, uint64_t more, cmpool_status *status)
     if (cmi_store_mappings(device->store) + more <= CMI_MAPPING_CEILING) {
         return PLAN_DONE;
     }
-    if (cmi_source_unmap_stale(c->pool, UINT64_MAX)) {
+    if (cmi_source_unmap_all_stale(device)) {
         return PLAN_AGAIN;
     }
     *status = cmi_fence_host_wait(device, c->pool);
-    if (*status == CMPOOL_OK && cmi_source_unmap_stale(c->pool, UINT64_MAX)) {
+    if (*status == CMPOOL_OK && cmi_source_unmap_all_stale(device)) {
         return PLAN_AGAIN;
     }
     *status = *status == CMPOOL_OK ? CMPOOL_ERR_MAPPING_CEILING : *status;
@@ -567,7 +567,7 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
     cmi_device *device = pool->device;
     pool->counters.slow_path++;
     if (pool->options.stream_check != CMI_STREAM_CHECK_OFF) {
-        cmpool_status known = cmi_stream_find(device, ask->handle, true, &ask->stream);
+        cmpool_status known = cmi_stream_find(device, ask->handle, ask->context, true, &ask->stream);
         if (known != CMPOOL_OK) {
             return known;
         }

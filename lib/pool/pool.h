@@ -22,7 +22,7 @@ enum { CMI_MAX_DEVICES = 64, CMI_MAPPING_CEILING = 400000 };
  * Tickets count frees on a device: every free takes the present number, every fence (a recorded event) closes it and opens the next. A
  * fence with ticket t covers all frees up to t: of its stream, or of its whole context.
  */
-enum { CMI_STAMP_STREAMS = 6 };
+enum { CMI_STAMP_STREAMS = 6, CMI_STAMP_CHUNK_SHIFT = 8, CMI_STAMP_CHUNK = 1 << CMI_STAMP_CHUNK_SHIFT };
 
 typedef struct cmi_stamp_entry {
     uint64_t ticket;
@@ -189,11 +189,12 @@ void cmi_stamp_fill_source(cmi_device *device, cmi_heap_source *source);
 
 /* ---- stream.c, fence.c -------------------------------------------------------------------------- */
 
-/* The record of a handle passed to this call; made on first sight (drops and retakes the lock). check: ask the driver whether the handle
+/* The record of a handle passed to this call; made on first sight (drops and retakes the lock). context: of a default stream, NULL is the
+ * primary one. check: ask the driver whether the handle
  * still is the stream we knew. */
-cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, bool check, uint32_t *stream);
+cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, CUcontext context, bool check, uint32_t *stream);
 /* Known already, or CMI_NO_STREAM. */
-uint32_t cmi_stream_known(const cmi_device *device, CUstream handle);
+uint32_t cmi_stream_known(const cmi_device *device, CUstream handle, CUcontext context);
 bool cmi_stream_is_done(const cmi_device *device, uint32_t stream, uint64_t ticket);
 /* May `stream` use memory freed on `other` at `ticket` without waiting? */
 bool cmi_stream_is_ordered(const cmi_device *device, uint32_t stream, uint32_t other, uint64_t ticket);
@@ -262,7 +263,8 @@ typedef struct cmi_ask {
     uint64_t align;     /* power of two, at least CMI_UNIT */
     uint32_t owner, stream, tag;
     CUstream handle;
-    unsigned small; /* 1: a page for small blocks is wanted */
+    CUcontext context; /* of a default stream: whose; NULL is the primary one */
+    unsigned small;    /* 1: a page for small blocks is wanted */
 } cmi_ask;
 
 cmpool_status cmi_pool_malloc(cmi_pool *pool, cmi_ask *ask, uint64_t *address);
@@ -322,6 +324,8 @@ cmpool_status cmi_source_fill(cmi_pool *pool, const cmi_ask *ask, const cmi_wind
 void cmi_source_set_slots(cmi_pool *pool, uint64_t address, uint32_t count, cmi_slot_state state);
 /* Unmap stale slots whose stamp is seen done, in runs; at most `most` slots. Drops and retakes the lock. Returns slots unmapped. */
 uint64_t cmi_source_unmap_stale(cmi_pool *pool, uint64_t most);
+/* The same for all pools of a device. */
+uint64_t cmi_source_unmap_all_stale(cmi_device *device);
 /* Reserve another range of addresses for the arena. Drops and retakes the lock. */
 cmpool_status cmi_source_reserve_range(cmi_pool *pool, uint64_t bytes);
 

@@ -162,6 +162,17 @@ uint64_t cmi_source_unmap_stale(cmi_pool *pool, uint64_t most)
     return total;
 }
 
+uint64_t cmi_source_unmap_all_stale(cmi_device *device)
+{
+    uint64_t total = 0;
+    for (cmi_pool *pool = device->pools; pool; pool = pool->next) {
+        pool->calls_inside++; /* the lock is dropped meanwhile: it must not go */
+        total += cmi_source_unmap_stale(pool, UINT64_MAX);
+        pool->calls_inside--;
+    }
+    return total;
+}
+
 cmpool_status cmi_source_reserve_range(cmi_pool *pool, uint64_t bytes)
 {
     cmi_device *device = pool->device;

@@ -4,11 +4,9 @@
  */
 #include "pool/pool.h"
 
-enum { STAMP_CHUNK_SHIFT = 8, STAMP_CHUNK = 1 << STAMP_CHUNK_SHIFT };
-
 cmi_stamp *cmi_stamp_get(const cmi_device *device, uint32_t number)
 {
-    return &device->stamp_chunks[number >> STAMP_CHUNK_SHIFT][number & (STAMP_CHUNK - 1)];
+    return &device->stamp_chunks[number >> CMI_STAMP_CHUNK_SHIFT][number & (CMI_STAMP_CHUNK - 1)];
 }
 
 bool cmi_stamp_reserve(cmi_device *device, uint32_t count)
@@ -23,20 +21,20 @@ bool cmi_stamp_reserve(cmi_device *device, uint32_t count)
             device->stamp_chunks = grown;
             device->stamp_chunk_room = room;
         }
-        cmi_stamp *chunk = cmi_meta_alloc(sizeof *chunk * STAMP_CHUNK);
+        cmi_stamp *chunk = cmi_meta_alloc(sizeof *chunk * CMI_STAMP_CHUNK);
         if (!chunk) {
             return false;
         }
-        uint32_t first = device->stamp_chunk_count << STAMP_CHUNK_SHIFT;
+        uint32_t first = device->stamp_chunk_count << CMI_STAMP_CHUNK_SHIFT;
         if (!first) {
             device->unused_stamp = CMI_NO_STAMP;
         }
         device->stamp_chunks[device->stamp_chunk_count++] = chunk;
-        for (uint32_t i = STAMP_CHUNK; i-- > 0;) { /* unused ones are linked through the first entry's stream */
+        for (uint32_t i = CMI_STAMP_CHUNK; i-- > 0;) { /* unused ones are linked through the first entry's stream */
             chunk[i].entries[0].stream = device->unused_stamp;
             device->unused_stamp = first + i;
         }
-        device->unused_stamp_count += STAMP_CHUNK;
+        device->unused_stamp_count += CMI_STAMP_CHUNK;
     }
     return true;
 }

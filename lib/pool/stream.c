@@ -5,8 +5,6 @@
  */
 #include "pool/pool.h"
 
-static uint64_t this_thread(void) { return (uint64_t)pthread_self(); }
-
 static cmi_stream_kind kind_of(CUstream handle)
 {
     if (handle == NULL || handle == CU_STREAM_LEGACY) {
@@ -24,7 +22,17 @@ static uint32_t hash(CUstream handle)
     return (uint32_t)(x >> 40);
 }
 
-uint32_t cmi_stream_known(const cmi_device *device, CUstream handle)
+/* A default stream is one for each context, and the per-thread one also for each thread; any other handle says all. */
+static bool is_meant(const cmi_device *device, const cmi_stream *stream, CUcontext context)
+{
+    if (stream->kind == CMI_STREAM_OTHER) {
+        return true;
+    }
+    bool same_context = device->contexts[stream->context].handle == (context ? context : device->primary);
+    return same_context && (stream->kind == CMI_STREAM_LEGACY || stream->thread == cmi_thread_number());
+}
+
+uint32_t cmi_stream_known(const cmi_device *device, CUstream handle, CUcontext context)
 {
     handle = canonical(handle);
     if (!device->stream_table_room) {
@@ -33,7 +41,7 @@ uint32_t cmi_stream_known(const cmi_device *device, CUstream handle)
     uint32_t mask = device->stream_table_room - 1;
     for (uint32_t at = hash(handle) & mask; device->stream_table[at]; at = (at + 1) & mask) {
         const cmi_stream *stream = &device->streams[device->stream_table[at]];
-        if (stream->handle == handle && !stream->retired && (stream->kind != CMI_STREAM_PER_THREAD || stream->thread == this_thread())) {
+        if (stream->handle == handle && !stream->retired && is_meant(device, stream, context)) {
             return device->stream_table[at];
         }
     }
@@ -106,10 +114,11 @@ static bool context_number(cmi_device *device, CUcontext handle, uint32_t *numbe
     return true;
 }
 
-static cmpool_status ask_driver(cmi_device *device, CUstream handle, uint64_t *id, CUcontext *context)
+/* What the driver says of a handle: its id (0 where it tells none) and, unless it is a default stream's, its context. */
+static cmpool_status ask_driver(cmi_device *device, CUstream handle, uint32_t where, uint64_t *id, CUcontext *context)
 {
     cmi_call call;
-    cmpool_status status = cmi_device_call_begin(device, &call, 0);
+    cmpool_status status = cmi_device_call_begin(device, &call, where);
     if (status != CMPOOL_OK) {
         return status;
     }
@@ -127,30 +136,35 @@ static cmpool_status ask_driver(cmi_device *device, CUstream handle, uint64_t *i
     return status;
 }
 
-cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, bool check, uint32_t *stream)
+cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, CUcontext context, bool check, uint32_t *stream)
 {
-    uint32_t number = cmi_stream_known(device, handle);
-    if (number && (!check || !device->driver->StreamGetId)) {
+    uint32_t number = cmi_stream_known(device, handle, context);
+    bool named = kind_of(handle) != CMI_STREAM_OTHER; /* a default stream cannot be destroyed */
+    if (number && (!check || named || !device->driver->StreamGetId)) {
         *stream = number;
         return CMPOOL_OK;
     }
     uint64_t id = 0;
-    CUcontext context = NULL;
-    cmpool_status status = ask_driver(device, handle, &id, &context);
+    uint32_t where = 0;
+    CUcontext home = context ? context : device->primary;
+    if (named && !context_number(device, home, &where)) {
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    cmpool_status status = ask_driver(device, handle, where, &id, named || number ? NULL : &home);
     if (status != CMPOOL_OK) {
         return status;
     }
-    number = cmi_stream_known(device, handle); /* another thread may have met it meanwhile */
+    number = cmi_stream_known(device, handle, context); /* another thread may have met it meanwhile */
     if (number && device->streams[number].id != id) {
         /* The handle was destroyed and given to another stream. What was freed on the old one is covered by context events only. */
         device->streams[number].retired = true;
         device->unretired_streams++;
         cmi_log(CMI_LOG_WARNING, "stream %p was destroyed without cmpool_stream_retire and its handle used again", (void *)handle);
-        number = CMI_NO_STREAM;
+        return cmi_stream_find(device, handle, context, false, stream);
     }
     if (!number) {
         uint32_t context_no = 0;
-        if (!make_room(device) || !context_number(device, context, &context_no)) {
+        if (!make_room(device) || !context_number(device, home, &context_no)) {
             return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
         }
         number = device->stream_count++;
@@ -159,7 +173,7 @@ cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, bool check, u
                                                .id = id,
                                                .context = context_no,
                                                .kind = (uint8_t)kind,
-                                               .thread = kind == CMI_STREAM_PER_THREAD ? this_thread() : 0};
+                                               .thread = kind == CMI_STREAM_PER_THREAD ? cmi_thread_number() : 0};
         table_put(device, number);
     }
     *stream = number;

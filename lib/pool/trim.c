@@ -188,10 +188,7 @@ cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint
         if (status != CMPOOL_OK) {
             break;
         }
-        for (cmi_pool *other = device->pools; other; other = other->next) {
-            cmi_source_unmap_stale(other, UINT64_MAX); /* a released page with a mapping left gives nothing back */
-        }
-        cmi_source_unmap_stale(pool, UINT64_MAX);
+        cmi_source_unmap_all_stale(device); /* a released page with a mapping left gives nothing back */
         cmi_owner_promote(pool);
         while (pool->reserved_pages > keep_pages && release_some(pool, pool->reserved_pages - keep_pages, released)) {}
     }

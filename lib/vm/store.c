@@ -71,8 +71,9 @@ static cmpool_status choose_page(cmi_store *store, const cmi_store_config *confi
         return cmi_driver_status("cuMemGetAllocationGranularity", code);
     if (!cmi_is_power2(granularity))
         return CMPOOL_ERR_UNSUPPORTED;
-    uint64_t page_bytes = config->page_bytes != 0 ? config->page_bytes : granularity;
-    if (!cmi_is_power2(page_bytes) || page_bytes < granularity)
+    uint64_t least = cmi_max_u64(granularity, CMI_PAGE_LEAST);
+    uint64_t page_bytes = config->page_bytes != 0 ? config->page_bytes : least;
+    if (!cmi_is_power2(page_bytes) || page_bytes < least)
         return CMPOOL_ERR_INVALID_ARGUMENT;
     store->page_bytes = page_bytes;
     store->page_shift = cmi_log2_floor(page_bytes);

@@ -19,6 +19,8 @@
 #include "base/base.h"
 #include "driver/driver.h"
 
+/* A slab of the largest small class fills a page of this length; every device known has granularity 2 MiB anyway. */
+#define CMI_PAGE_LEAST (UINT64_C(2) << 20)
 #define CMI_NO_PAGE UINT32_MAX
 #define CMI_NO_STAMP UINT32_MAX
 #define CMI_VM_PEERS_MAX 63
@@ -30,7 +32,7 @@ typedef struct cmi_store cmi_store;
 typedef struct cmi_store_config {
     const cmi_driver *driver;
     int device;          /* ordinal */
-    uint64_t page_bytes; /* 0: the device's recommended granularity; else a power of two >= it */
+    uint64_t page_bytes; /* 0: the device's recommended granularity, at least CMI_PAGE_LEAST; else a power of two >= that */
     bool rdma;           /* ask for GPUDirect RDMA where attribute 110 says it can be had */
     const int *peers;    /* ordinals that get read-write access to every mapping; copied */
     unsigned peer_count; /* at most CMI_VM_PEERS_MAX */
