@@ -55,6 +55,17 @@ static cmpool_status malloc_large(cmi_pool *pool, cmi_ask *ask, uint64_t *addres
     return CMPOOL_OK;
 }
 
+/* A slab's bytes out of a free block, within one page: else its free slots would hold a page that carries no live byte. 0: they do not fit. */
+static cmi_block_id take_slab(cmi_heap *heap, cmi_block_id id, uint64_t bytes)
+{
+    const cmi_block *block = cmi_heap_block(heap, id);
+    uint64_t offset = cmi_round_up(block->offset, CMI_SLAB_UNIT);
+    if (offset >> heap->page_shift != (offset + bytes - 1) >> heap->page_shift) {
+        offset = cmi_round_up(offset, heap->source.page_bytes);
+    }
+    return offset + bytes <= block->offset + block->bytes ? cmi_heap_take(heap, id, offset, bytes) : 0;
+}
+
 /* Cut a slab from the front of a BUSY block and give the rest back to the free space of small pages. */
 static cmpool_status slab_from(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id, uint32_t own_small, unsigned class_index)
 {
@@ -110,12 +121,12 @@ static cmpool_status malloc_small(cmi_pool *pool, cmi_ask *ask, uint64_t *addres
     if (!cmi_heap_slot_alloc(heap, own_small, class_index, address)) {
         const cmi_owner *owner = &pool->owners[ask->owner];
         cmi_block_id id = best_of_two(heap, own_small, owner->done[1], cmi_class_slab_bytes(class_index), CMI_SLAB_UNIT);
-        if (id) {
-            id = take_aligned(heap, id, cmi_class_slab_bytes(class_index), CMI_SLAB_UNIT);
-        } else if ((id = sub_page_hole(pool, ask, own, owner->done[0])) != 0) {
+        id = id ? take_slab(heap, id, cmi_class_slab_bytes(class_index)) : 0;
+        if (!id && (id = sub_page_hole(pool, ask, own, owner->done[0])) != 0) {
             hand_out(pool, ask, id, own, address);
             return CMPOOL_OK;
-        } else if ((id = whole_page(pool, own, owner->done[0])) == 0) {
+        }
+        if (!id && (id = whole_page(pool, own, owner->done[0])) == 0) {
             cmi_ask page = *ask;
             page.bytes = page.align = heap->source.page_bytes;
             page.small = 1;
