@@ -124,7 +124,7 @@ uint32_t cmi_heap_add_binset(cmi_heap *heap, uint32_t owner, uint32_t key, cmi_b
     return number;
 }
 
-bool cmi_binset_is_empty(const cmi_binset *set) { return set->free_blocks == 0 && set->slab_blocks == 0; }
+bool cmi_binset_is_empty(const cmi_binset *set) { return set->free_blocks == 0 && set->slab_blocks == 0 && set->live_blocks == 0; }
 
 void cmi_heap_remove_binset(cmi_heap *heap, uint32_t binset)
 {

@@ -191,6 +191,9 @@ static void set_kind(cmi_heap *heap, cmi_block_id id, cmi_block_kind kind)
 {
     heap->changes++;
     cmi_block *block = cmi_heap_block(heap, id);
+    if (block->kind == CMI_BLOCK_LIVE) {
+        heap->binsets[block->binset]->live_blocks--;
+    }
     block->kind = (uint8_t)kind;
     block->binset = CMI_NO_BINSET;
     block->ticket = 0;
@@ -230,10 +233,19 @@ void cmi_heap_make_live(cmi_heap *heap, cmi_block_id id, uint32_t binset, uint64
     cmi_block *block = cmi_heap_block(heap, id);
     block->kind = CMI_BLOCK_LIVE;
     block->binset = binset;
+    heap->binsets[binset]->live_blocks++;
     block->ticket = time_ns;
     block->stamp = CMI_HEAP_NO_STAMP;
     block->tag = tag;
     block->slack = (uint16_t)(block->bytes - requested < CMI_UNIT ? block->bytes - requested : 0);
+}
+
+void cmi_heap_change_set(cmi_heap *heap, cmi_block_id id, uint32_t binset)
+{
+    cmi_block *block = cmi_heap_block(heap, id);
+    heap->binsets[block->binset]->live_blocks--;
+    heap->binsets[binset]->live_blocks++;
+    block->binset = binset;
 }
 
 /* May two free neighbours become one block? with_done: memory that is free for everybody may join a stream's. */

@@ -68,6 +68,7 @@ typedef struct cmi_binset {
     uint64_t free_bytes;
     uint32_t free_blocks;
     uint32_t slab_blocks; /* slabs that belong to it */
+    uint32_t live_blocks; /* LIVE blocks whose first owner asked with it */
     uint64_t row_map;
     uint8_t column_map[CMI_BIN_ROWS];
     cmi_block_id root[CMI_BIN_ROWS][CMI_BIN_COLUMNS];
@@ -196,6 +197,8 @@ cmi_block_id cmi_heap_make_stale(cmi_heap *heap, cmi_block_id block);
 cmi_block_id cmi_heap_join_busy(cmi_heap *heap, cmi_block_id low, cmi_block_id high);
 /* A BUSY or HOLE block becomes LIVE. */
 void cmi_heap_make_live(cmi_heap *heap, cmi_block_id block, uint32_t binset, uint64_t requested, uint32_t tag, uint64_t time_ns);
+/* A LIVE block counts as asked for with another bin set from now on. */
+void cmi_heap_change_set(cmi_heap *heap, cmi_block_id block, uint32_t binset);
 /*
  * A BUSY or LIVE block becomes FREE in a bin set and is joined with neighbours where their stamps join: same bin set, or one of
  * them DONE and the other of a stream, same owner. stamp is for MIXED (else CMI_HEAP_NO_STAMP) and is taken over. Whole pages of

@@ -198,7 +198,7 @@ static const char *check_unused_records(const cmi_heap *heap)
 
 typedef struct tally {
     uint64_t free_bytes;
-    uint32_t blocks, free_blocks, slab_blocks;
+    uint32_t blocks, free_blocks, slab_blocks, live_blocks;
 } tally;
 
 static const char *check_space(const cmi_heap *heap, const cmi_space *space, tally *sum)
@@ -216,6 +216,7 @@ static const char *check_space(const cmi_heap *heap, const cmi_space *space, tal
             fault = cmi_slab_validate(heap, id);
             sum->slab_blocks++;
         }
+        sum->live_blocks += block->kind == CMI_BLOCK_LIVE;
         if (fault) {
             return fault;
         }
@@ -256,8 +257,10 @@ const char *cmi_heap_validate(const cmi_heap *heap)
         kept.free_bytes += set->free_bytes;
         kept.free_blocks += set->free_blocks;
         kept.slab_blocks += set->slab_blocks;
+        kept.live_blocks += set->live_blocks;
     }
-    if (kept.free_bytes != found.free_bytes || kept.free_blocks != found.free_blocks || kept.slab_blocks != found.slab_blocks) {
+    if (kept.free_bytes != found.free_bytes || kept.free_blocks != found.free_blocks || kept.slab_blocks != found.slab_blocks ||
+        kept.live_blocks != found.live_blocks) {
         return "bin set figures differ from the blocks";
     }
     const char *fault = check_slab_lists(heap);

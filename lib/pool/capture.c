@@ -75,7 +75,7 @@ static bool hand_over(cmi_pool *pool, cmi_block_id *id)
     }
     uint32_t to = cmi_owner_binset(pool, 0, set->key, set->small);
     if (to) {
-        block->binset = to;
+        cmi_heap_change_set(heap, *id, to);
         block->stamp = cmi_stamp_join(device, block->stamp, cmi_stamp_new_whole(device));
     }
     return to != 0;

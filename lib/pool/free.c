@@ -112,6 +112,7 @@ cmpool_status cmi_pool_record_use(cmi_pool *pool, uint64_t address, uint32_t str
     if (!cmi_stamp_reserve(pool->device, 2)) {
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }
+    pool->device->streams[stream].keeps = true;
     set_uses(pool, &place, cmi_stamp_add(pool->device, uses_of(pool, &place), stream, 0));
     pool->counters.uses_recorded++;
     cmi_ring_write(&pool->ring, CMI_EVENT_USE, address, place.bytes, stream);

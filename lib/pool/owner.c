@@ -92,6 +92,26 @@ uint32_t cmi_owner_binset(cmi_pool *pool, uint32_t number, uint32_t stream, unsi
     return owner->of_stream[small][stream];
 }
 
+bool cmi_owner_forget_stream(cmi_pool *pool, uint32_t stream)
+{
+    for (unsigned pass = 0; pass < 2; pass++) {
+        for (uint32_t i = 0; i < pool->owner_count; i++) {
+            cmi_owner *owner = &pool->owners[i];
+            for (unsigned small = 2; small-- > 0 && stream < owner->of_stream_room;) {
+                uint32_t set = owner->of_stream[small][stream];
+                if (pass == 0 && set && !cmi_binset_is_empty(cmi_heap_binset(&pool->heap, set))) {
+                    return false;
+                }
+                if (pass == 1 && set) {
+                    cmi_heap_remove_binset(&pool->heap, set);
+                    owner->of_stream[small][stream] = CMI_NO_BINSET;
+                }
+            }
+        }
+    }
+    return true;
+}
+
 /* Where a free block of `number` belongs when it is to be owned by the pool itself. */
 static uint32_t same_set_of_pool(cmi_pool *pool, const cmi_binset *set)
 {

@@ -48,6 +48,8 @@ typedef struct cmi_stream {
     uint64_t thread;    /* PER_THREAD: whose */
     uint32_t context;   /* number in cmi_device.contexts */
     uint8_t kind;       /* cmi_stream_kind */
+    bool unused;        /* the record waits for another stream */
+    bool keeps;         /* uses on it were recorded, which name the record for as long as their blocks live: never used again */
     bool retired;       /* its handle is dead or dying; nothing is recorded on it any more */
     uint64_t last_free; /* youngest ticket given to a free on it */
     uint64_t covered;   /* frees up to this ticket have an event behind them */
@@ -87,9 +89,9 @@ typedef struct cmi_device {
     uint64_t page_bytes;
 
     cmi_stream *streams; /* number 0 is none */
-    uint32_t stream_count, stream_room;
+    uint32_t stream_count, stream_room, unused_streams;
     uint32_t *stream_table; /* open-addressed by handle: record numbers of streams that are not retired */
-    uint32_t stream_table_room;
+    uint32_t stream_table_room, stream_table_used;
     cmi_context *contexts; /* number 0 is the primary one */
     uint32_t context_count, context_room;
 
@@ -247,8 +249,8 @@ void cmi_owner_drop(cmi_pool *pool, uint32_t owner);
 void cmi_owner_remove(cmi_pool *pool, uint32_t owner); /* its free bytes go to owner 0 */
 /* The bin set of (owner, stream, small), made on first use; 0: no host memory. */
 uint32_t cmi_owner_binset(cmi_pool *pool, uint32_t owner, uint32_t stream, unsigned small);
-/* Drop bin sets that are empty and whose stream is retired. */
-void cmi_owner_sweep(cmi_pool *pool);
+/* Drop the bin sets of a stream in every owner if all of them are empty; false: they are not. */
+bool cmi_owner_forget_stream(cmi_pool *pool, uint32_t stream);
 /* Go through the free blocks and move what was seen done to the bin sets for everybody. */
 void cmi_owner_promote(cmi_pool *pool);
 

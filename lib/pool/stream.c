@@ -56,12 +56,62 @@ static void table_put(cmi_device *device, uint32_t number)
         at = (at + 1) & mask;
     }
     device->stream_table[at] = number;
+    device->stream_table_used++;
+}
+
+/* Is nothing left that names the record of a dead stream? Its frees are done, and no block of any pool was asked for on it. */
+static bool is_forgotten(cmi_device *device, uint32_t number)
+{
+    const cmi_stream *stream = &device->streams[number];
+    if (!stream->retired || stream->unused || stream->keeps || !cmi_stream_is_done(device, number, stream->last_free)) {
+        return false;
+    }
+    for (cmi_pool *pool = device->pools; pool; pool = pool->next) {
+        if (!cmi_owner_forget_stream(pool, number)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Programs that make and destroy streams all the time do not make the table grow: records are used again. */
+static void recycle(cmi_device *device)
+{
+    for (uint32_t i = 1; i < device->stream_count; i++) {
+        if (is_forgotten(device, i)) {
+            device->streams[i].unused = true;
+            device->unused_streams++;
+        }
+    }
+}
+
+/* A record for one more stream; make_room has been called. What was stamped with a record that is used again is done, and stays so. */
+static uint32_t new_record(cmi_device *device)
+{
+    if (!device->unused_streams) {
+        device->streams[device->stream_count] = (cmi_stream){0};
+        return device->stream_count++;
+    }
+    uint32_t number = 1;
+    while (!device->streams[number].unused) {
+        number++;
+    }
+    device->unused_streams--;
+    uint64_t past = device->streams[number].last_free;
+    device->streams[number] = (cmi_stream){.last_free = past, .covered = past, .done = past};
+    return number;
 }
 
 /* Room for one more record in every array, and a table that is at most half full of streams that still live. */
 static bool make_room(cmi_device *device)
 {
-    if (device->stream_count + 1 >= device->stream_room) {
+    if (!device->stream_count) {
+        device->stream_count = 1; /* number 0 is none */
+    }
+    if (device->stream_count + 1 >= device->stream_room && !device->unused_streams) {
+        recycle(device);
+    }
+    if (device->stream_count + 1 >= device->stream_room && !device->unused_streams) {
         uint32_t room = device->stream_room ? device->stream_room * 2 : 16;
         cmi_stream *grown = cmi_meta_resize(device->streams, device->stream_room * sizeof *grown, room * sizeof *grown);
         if (!grown) {
@@ -70,13 +120,17 @@ static bool make_room(cmi_device *device)
         device->streams = grown;
         device->stream_room = room;
     }
-    if (!device->stream_count) {
-        device->stream_count = 1; /* number 0 is none */
-    }
-    if ((device->stream_count + 1) * 2 <= device->stream_table_room) {
+    if ((device->stream_table_used + 1) * 2 <= device->stream_table_room) {
         return true;
     }
-    uint32_t room = device->stream_table_room ? device->stream_table_room * 2 : 64;
+    uint32_t living = 0; /* the table is made anew for those; entries of dead streams go */
+    for (uint32_t i = 1; i < device->stream_count; i++) {
+        living += !device->streams[i].retired;
+    }
+    uint32_t room = 64;
+    while (room < 4 * (living + 1)) {
+        room *= 2;
+    }
     uint32_t *table = cmi_meta_alloc(room * sizeof *table);
     if (!table) {
         return false;
@@ -84,6 +138,7 @@ static bool make_room(cmi_device *device)
     cmi_meta_free(device->stream_table, device->stream_table_room * sizeof *table);
     device->stream_table = table;
     device->stream_table_room = room;
+    device->stream_table_used = 0;
     for (uint32_t i = 1; i < device->stream_count; i++) {
         if (!device->streams[i].retired) {
             table_put(device, i);
@@ -167,13 +222,14 @@ cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, CUcontext con
         if (!make_room(device) || !context_number(device, home, &context_no)) {
             return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
         }
-        number = device->stream_count++;
+        number = new_record(device);
         cmi_stream_kind kind = kind_of(handle);
-        device->streams[number] = (cmi_stream){.handle = canonical(handle),
-                                               .id = id,
-                                               .context = context_no,
-                                               .kind = (uint8_t)kind,
-                                               .thread = kind == CMI_STREAM_PER_THREAD ? cmi_thread_number() : 0};
+        cmi_stream *record = &device->streams[number];
+        record->handle = canonical(handle);
+        record->id = id;
+        record->context = context_no;
+        record->kind = (uint8_t)kind;
+        record->thread = kind == CMI_STREAM_PER_THREAD ? cmi_thread_number() : 0;
         table_put(device, number);
     }
     *stream = number;
