@@ -341,6 +341,17 @@ static outcome choose_pages(climb *c, const cmi_window *window, uint64_t growth,
     return PLAN_DONE;
 }
 
+/* A window of whole empty slots takes no more pages than the request has. One over free bytes needs fewer new ones, but may lie on parts of
+ * idle pages, which then cannot be moved: with nothing to spare that is too many. */
+static bool find_empty_window(const climb *c, cmi_window *window)
+{
+    cmi_pool *pool = c->pool;
+    const cmi_ask *ask = c->ask;
+    memset(pool->use, CMI_USE_NOT, pool->use_room);
+    bool found = cmi_heap_find_window(&pool->heap, pool->use, ask->bytes, cmi_max_u64(ask->align, pool->heap.source.page_bytes), window);
+    return mark_usable(pool, pool, ask, c->reach) && found;
+}
+
 /* Look for the window that needs the fewest pages within reach, and fill it. SHORT: not enough pages within this reach. */
 static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
 {
@@ -364,6 +375,9 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
     }
     wanted create_first;
     outcome chosen = choose_pages(c, &window, growth, &create_first, status);
+    if (chosen == PLAN_SHORT && c->use_siblings && !c->in_place && find_empty_window(c, &window)) {
+        chosen = choose_pages(c, &window, growth, &create_first, status);
+    }
     if (chosen != PLAN_DONE) {
         return chosen;
     }
