@@ -99,6 +99,9 @@ enum {
 #define CUDA_MEMSET_NODE_PARAMS_v1 our_CUDA_MEMSET_NODE_PARAMS_v1
 #define CUDA_HOST_NODE_PARAMS_st our_CUDA_HOST_NODE_PARAMS_st
 #define CUDA_HOST_NODE_PARAMS_v1 our_CUDA_HOST_NODE_PARAMS_v1
+#define CUasyncNotificationInfo_st our_CUasyncNotificationInfo_st
+#define CUasyncNotificationInfo our_CUasyncNotificationInfo
+#define CUasyncCallback our_CUasyncCallback
 #define CUgraphEdgeData_st our_CUgraphEdgeData_st
 #define CUgraphEdgeData our_CUgraphEdgeData
 #define CUDA_GRAPH_INSTANTIATE_PARAMS_st our_CUDA_GRAPH_INSTANTIATE_PARAMS_st
@@ -127,6 +130,8 @@ MACROS(MACRO)
 #undef CUDA_MEMCPY3D_PEER
 #undef CUDA_MEMSET_NODE_PARAMS_v1
 #undef CUDA_HOST_NODE_PARAMS_v1
+#undef CUasyncNotificationInfo
+#undef CUasyncCallback
 #undef CUgraphEdgeData
 #undef CUDA_GRAPH_INSTANTIATE_PARAMS
 #undef CUgraphExecUpdateResultInfo
@@ -154,6 +159,10 @@ FIELD(CUipcEventHandle, reserved)
 
 STRUCT(CUipcMemHandle)
 FIELD(CUipcMemHandle, reserved)
+
+STRUCT(CUasyncNotificationInfo)
+FIELD(CUasyncNotificationInfo, type)
+FIELD(CUasyncNotificationInfo, info.overBudget.bytesOverBudget)
 
 STRUCT(CUmemLocation)
 FIELD(CUmemLocation, type)

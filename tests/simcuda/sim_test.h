@@ -67,7 +67,7 @@ SIM_TEST_MORE(SIM_TEST_DECLARE)
 /* clang-format off */
 #define SIM_TEST_PANEL(X) \
     X(configure) X(reset) X(set_feature) X(touch) X(gate_close) X(gate_open) X(run_device) X(clock_ns) X(sibling_take) \
-    X(sibling_return) X(refuse_memory) X(set_mapping_ceiling) X(fail_clear) X(failures_injected) X(park) X(wait_parked) \
+    X(sibling_return) X(notify_over_budget) X(refuse_memory) X(set_mapping_ceiling) X(fail_clear) X(failures_injected) X(park) X(wait_parked) \
     X(release_parked) X(calls) X(calls_of) X(call_at) X(counts_reset) X(cost_us) X(inside_ns) X(count_objects) X(mapping_at) \
     X(mappings) X(findings) X(races) X(finding_text) X(findings_reset)
 /* clang-format on */

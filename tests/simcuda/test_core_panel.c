@@ -347,6 +347,62 @@ static void copies_are_touches(void **state)
     }
 }
 
+/* ---- notifications ------------------------------------------------------------------------------ */
+
+typedef struct heard {
+    uint64_t bytes;
+    int times;
+    CUasyncCallbackHandle handle;
+    CUresult inside; /* what a driver call from within gave */
+} heard;
+
+static void hear(CUasyncNotificationInfo *info, void *user, CUasyncCallbackHandle handle)
+{
+    heard *to = user;
+    assert_int_equal(info->type, CU_ASYNC_NOTIFICATION_TYPE_OVER_BUDGET);
+    to->bytes = info->info.overBudget.bytesOverBudget;
+    to->times++;
+    to->handle = handle;
+    to->inside = cuDeviceUnregisterAsyncNotification(0, handle);
+}
+
+static void notifications_reach_who_registered(void **state)
+{
+    (void)state;
+    sim_test_start("sim:1GiB,devices=2");
+    CUasyncCallbackHandle first, second, other;
+    heard a = {0}, b = {0}, c = {0};
+    assert_int_equal(panel.notify_over_budget(0, 1), 0);
+    OK(cuDeviceRegisterAsyncNotification(0, hear, &a, &first));
+    OK(cuDeviceRegisterAsyncNotification(0, hear, &b, &second));
+    OK(cuDeviceRegisterAsyncNotification(1, hear, &c, &other));
+    assert_int_equal(sim_test_census().notifications, 3);
+    assert_int_equal(panel.notify_over_budget(0, 5 * PAGE), 2);
+    assert_int_equal(a.bytes, 5 * PAGE);
+    assert_ptr_equal(a.handle, first);
+    assert_int_equal(a.inside, CUDA_ERROR_NOT_PERMITTED);
+    assert_int_equal(b.times, 1);
+    assert_int_equal(c.times, 0);
+
+    REFUSED(CUDA_ERROR_INVALID_VALUE, cuDeviceUnregisterAsyncNotification(1, first));
+    OK(cuDeviceUnregisterAsyncNotification(0, first));
+    assert_int_equal(panel.notify_over_budget(0, 7), 1);
+    assert_int_equal(a.times, 1);
+    assert_int_equal(b.bytes, 7);
+    assert_int_equal(panel.findings(SIMCUDA_USE_AFTER_DESTROY), 0);
+    REFUSED(CUDA_ERROR_INVALID_VALUE, cuDeviceUnregisterAsyncNotification(0, first));
+    assert_int_equal(panel.findings(SIMCUDA_USE_AFTER_DESTROY), 1);
+
+    REFUSED(CUDA_ERROR_INVALID_VALUE, cuDeviceRegisterAsyncNotification(0, NULL, &a, &first));
+    REFUSED(CUDA_ERROR_INVALID_VALUE, cuDeviceRegisterAsyncNotification(0, hear, &a, NULL));
+    REFUSED(CUDA_ERROR_INVALID_DEVICE, cuDeviceRegisterAsyncNotification(2, hear, &a, &first));
+    panel.set_feature(SIMCUDA_FEATURE_NOTIFICATIONS, 0);
+    REFUSED(CUDA_ERROR_NOT_SUPPORTED, cuDeviceRegisterAsyncNotification(0, hear, &a, &first));
+    panel.reset();
+    assert_int_equal(panel.notify_over_budget(1, 1), 0);
+    assert_int_equal(c.times, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -362,6 +418,7 @@ int main(void)
         cmocka_unit_test(aliases_show_the_same_bytes),
         cmocka_unit_test(pinned_copies_happen_in_device_order),
         cmocka_unit_test(copies_are_touches),
+        cmocka_unit_test(notifications_reach_who_registered),
     };
     return cmocka_run_group_tests(tests, sim_test_open, NULL);
 }

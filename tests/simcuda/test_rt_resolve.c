@@ -94,7 +94,8 @@ static void features_switched_off_are_absent(void **state)
     } list[] = {{SIMCUDA_FEATURE_VMM, "cuMemMap"},
                 {SIMCUDA_FEATURE_STREAM_ID, "cuStreamGetId"},
                 {SIMCUDA_FEATURE_CONTEXT_EVENTS, "cuCtxRecordEvent"},
-                {SIMCUDA_FEATURE_ASYNC_POOLS, "cuMemAllocAsync"}};
+                {SIMCUDA_FEATURE_ASYNC_POOLS, "cuMemAllocAsync"},
+                {SIMCUDA_FEATURE_NOTIFICATIONS, "cuDeviceRegisterAsyncNotification"}};
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         assert_int_equal(status_of(list[i].name, 13000), CU_GET_PROC_ADDRESS_SUCCESS);
         panel.set_feature(list[i].feature, 0);

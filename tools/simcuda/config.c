@@ -126,6 +126,7 @@ static void start_over(void)
     static bool fork_hooks;
     if (!fork_hooks)
         fork_hooks = pthread_atfork(before_fork, parent_after_fork, child_after_fork) == 0;
+    sim_notification_reset();
     sim_other_reset();
     sim_event_reset();
     sim_stream_reset();

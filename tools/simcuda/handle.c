@@ -21,8 +21,8 @@ static struct {
     uint64_t live;
 } tables[SIM_KINDS];
 
-static const char *const kind_names[SIM_KINDS] = {"",      "context",    "stream",     "event", "memory handle", "memory pool",
-                                                  "graph", "graph node", "graph exec", "module"};
+static const char *const kind_names[SIM_KINDS] = {"",      "context",    "stream",     "event",  "memory handle", "memory pool",
+                                                  "graph", "graph node", "graph exec", "module", "notification"};
 
 uint64_t sim_handle_new(sim_kind kind, void *object)
 {

@@ -127,5 +127,6 @@ void simcuda_count_objects(int device, simcuda_census *census)
     census->events = sim_handle_live(SIM_EVENT);
     census->contexts = sim_handle_live(SIM_CONTEXT);
     census->graphs = sim_other_graphs();
+    census->notifications = sim_handle_live(SIM_NOTIFICATION);
     sim_panel_leave(start);
 }

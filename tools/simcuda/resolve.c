@@ -16,6 +16,7 @@ typedef enum default_stream { ANY, LEGACY, PER_THREAD } default_stream;
 #define STREAM_ID SIMCUDA_FEATURE_STREAM_ID
 #define CONTEXT_EVENTS SIMCUDA_FEATURE_CONTEXT_EVENTS
 #define ASYNC_POOLS SIMCUDA_FEATURE_ASYNC_POOLS
+#define NOTIFICATIONS SIMCUDA_FEATURE_NOTIFICATIONS
 
 typedef struct symbol_entry {
     const char *name;

@@ -109,6 +109,7 @@ typedef enum sim_kind {
     SIM_GRAPH_NODE,
     SIM_GRAPH_EXEC,
     SIM_MODULE,
+    SIM_NOTIFICATION, /* a registered callback */
     SIM_KINDS
 } sim_kind;
 

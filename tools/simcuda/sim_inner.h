@@ -90,6 +90,9 @@ void sim_registered_reset(void);
 uint64_t sim_registered_bytes(uint64_t *count);
 bool sim_host_is_pinned(uint64_t address, uint64_t bytes);
 
+/* notify.c */
+void sim_notification_reset(void); /* waits for callbacks that run */
+
 /* check.c */
 void sim_page_clear(sim_page *page);
 void sim_epochs_clear(sim_epochs *epochs);

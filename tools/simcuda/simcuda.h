@@ -46,6 +46,7 @@ typedef enum simcuda_feature {
     SIMCUDA_FEATURE_ASYNC_POOLS,    /* cuMemAllocAsync and memory pools */
     SIMCUDA_FEATURE_RDMA,           /* attribute 110 */
     SIMCUDA_FEATURE_PEER,           /* peer access between devices */
+    SIMCUDA_FEATURE_NOTIFICATIONS,  /* cuDeviceRegisterAsyncNotification (CUDA 12.4) */
     SIMCUDA_FEATURE_COUNT
 } simcuda_feature;
 /* on = 0: cuGetProcAddress and dlsym users see the call as absent or refused with NOT_SUPPORTED, attributes read 0. */
@@ -76,6 +77,10 @@ SIMCUDA_API int simcuda_sibling_take(int device, uint64_t bytes, uint64_t *short
 SIMCUDA_API void simcuda_sibling_return(int device, uint64_t bytes);
 /* While on, every allocation of device memory on the device returns out of memory. */
 SIMCUDA_API void simcuda_refuse_memory(int device, int on);
+
+/* The driver tells the process that it is so many bytes over its budget: the callbacks registered for the device are called, by this
+ * thread, one after the other. Returns how many. */
+SIMCUDA_API int simcuda_notify_over_budget(int device, uint64_t bytes);
 
 /* Live mappings with access that the driver allows in the process before cuMemSetAccess fails (500,000 at first). */
 SIMCUDA_API void simcuda_set_mapping_ceiling(uint64_t mappings);
@@ -129,6 +134,7 @@ typedef struct simcuda_census {
     uint64_t pinned, pinned_bytes;
     uint64_t streams, events, contexts, graphs;
     uint64_t peak_used_bytes;
+    uint64_t notifications; /* callbacks registered, on all devices */
 } simcuda_census;
 SIMCUDA_API void simcuda_count_objects(int device, simcuda_census *census);
 
