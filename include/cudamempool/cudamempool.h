@@ -59,7 +59,8 @@ typedef struct cmpool_config {
  * Make a pool on a device. It reserves addresses (two times the device's memory) but no device memory.
  * config NULL means device 0 and the options of CUDAMEMPOOL_CONF.
  * Returns OK, INVALID_ARGUMENT (pool NULL, bad struct_size, device or peers), BAD_OPTION (only with strict:true),
- * DRIVER_MISSING, UNSUPPORTED (no virtual memory management; a page_size other than that of the device's first pool), OUT_OF_HOST_MEMORY, OUT_OF_ADDRESSES, DRIVER, SHUTTING_DOWN, FORKED.
+ * DRIVER_MISSING, UNSUPPORTED (no virtual memory management; a page_size other than that of the device's first pool), OUT_OF_HOST_MEMORY,
+ * OUT_OF_ADDRESSES, DRIVER, SHUTTING_DOWN, FORKED.
  */
 CMPOOL_API cmpool_status cmpool_create(cmpool_t *pool, const cmpool_config *config);
 
@@ -213,7 +214,7 @@ CMPOOL_API cmpool_status cmpool_stats_get(cmpool_t pool, cmpool_stats *stats);
 /* Set the PEAK counters to the present level. Returns OK, INVALID_POOL. */
 CMPOOL_API cmpool_status cmpool_stats_reset_peaks(cmpool_t pool);
 
-/* Rungs of the ladder a request climbs before it is refused; their gains explain a refusal. */
+/* Rungs of the ladder a request climbs before it is refused; what each had to give explains a refusal. */
 enum {
     CMPOOL_RUNG_BINS,      /* own and finished free memory */
     CMPOOL_RUNG_PROMOTE,   /* memory that events showed done */
@@ -240,7 +241,7 @@ typedef struct cmpool_error {
     size_t device_free_bytes;             /* what the driver said it had left; SIZE_MAX: not asked */
     size_t limit_bytes;                   /* 0: no limit */
     size_t short_bytes;                   /* what was missing */
-    size_t rung_bytes[CMPOOL_RUNG_COUNT]; /* gained on each rung */
+    size_t rung_bytes[CMPOOL_RUNG_COUNT]; /* whole pages that each rung had to give */
 } cmpool_error;
 
 /* Never NULL; status OK when nothing has failed yet. Valid until the thread's next failing call. */

@@ -283,6 +283,9 @@ static cmpool_status destroy(record *found, const cmi_entry *entry)
     if (has_private_pools(pool) || pool->counters.live_blocks) {
         return CMPOOL_ERR_BUSY;
     }
+    if (cmi_capture_is_live()) { /* nothing can be unmapped; none begins from here on, since we hold the registry's lock */
+        return CMPOOL_ERR_CAPTURE;
+    }
     atomic_store(&found->handle, 0);
     return cmi_pool_destroy(pool);
 }
@@ -305,6 +308,26 @@ cmpool_status cmi_registry_destroy(cmpool_t handle)
             cmpool_status closed = cmi_device_close(entry.device);
             status = status == CMPOOL_OK ? closed : status;
         }
+    }
+    cmi_lock_release(&registry_lock);
+    return status;
+}
+
+cmpool_status cmi_registry_begin_capture(cmpool_t set)
+{
+    cmi_lock_acquire(&registry_lock);
+    cmi_entry entry;
+    cmpool_status status = set ? cmi_registry_enter(set, &entry) : cmi_registry_usable();
+    if (status == CMPOOL_OK && set) {
+        if (entry.pool->owners[entry.owner].kind == CMI_OWNER_CAPTURE) {
+            cmi_capture_prepare(entry.pool, entry.owner);
+        } else {
+            status = CMPOOL_ERR_UNSUPPORTED;
+        }
+        cmi_registry_leave(&entry);
+    }
+    if (status == CMPOOL_OK) {
+        set ? cmi_capture_start() : cmi_capture_start_foreign();
     }
     cmi_lock_release(&registry_lock);
     return status;

@@ -39,6 +39,8 @@ cmi_device *cmi_registry_device(int ordinal);
 cmpool_status cmi_registry_create(cmpool_t *handle, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count);
 cmpool_status cmi_registry_create_inside(cmpool_t *handle, cmpool_t parent, cmi_owner_kind kind);
 cmpool_status cmi_registry_destroy(cmpool_t handle);
+/* Captures: set 0 is none. None begins while a pool is made or destroyed. */
+cmpool_status cmi_registry_begin_capture(cmpool_t set);
 cmpool_status cmi_registry_release_capture(cmpool_t handle);
 
 #endif

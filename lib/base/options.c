@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef enum option_kind { KIND_SIZE, KIND_RATIO, KIND_FLAG, KIND_CHOICE } option_kind;
+typedef enum option_kind { KIND_SIZE, KIND_RATIO, KIND_SECONDS, KIND_FLAG, KIND_CHOICE } option_kind;
 
 typedef struct option_rule {
     const char *key;
@@ -24,6 +24,7 @@ typedef struct option_rule {
 
 #define CHOICES_SIZE(key) NULL
 #define CHOICES_RATIO(key) NULL
+#define CHOICES_SECONDS(key) NULL
 #define CHOICES_FLAG(key) NULL
 #define CHOICES_CHOICE(key) CMPOOL_CHOICES_##key
 static const option_rule rules[] = {
@@ -145,6 +146,8 @@ static bool parse_value(const option_rule *rule, slice value, uint64_t *parsed)
         return cmi_parse_size(value.text, value.length, parsed);
     case KIND_RATIO:
         return cmi_parse_ratio(value.text, value.length, parsed);
+    case KIND_SECONDS:
+        return cmi_parse_seconds(value.text, value.length, parsed);
     case KIND_FLAG:
         return parse_flag(value, parsed);
     case KIND_CHOICE:
@@ -174,6 +177,10 @@ static void describe_allowed(const option_rule *rule, char *text, size_t bytes)
         snprintf(text, bytes, "a share from %llu.%02llu%% to %llu.%02llu%%, such as 0.01 or 1%%", (unsigned long long)(rule->low / 10000),
                  (unsigned long long)(rule->low / 100 % 100), (unsigned long long)(rule->high / 10000),
                  (unsigned long long)(rule->high / 100 % 100));
+        break;
+    case KIND_SECONDS:
+        snprintf(text, bytes, "seconds from %llu to %llu, such as 30 or 30s", (unsigned long long)rule->low,
+                 (unsigned long long)rule->high);
         break;
     case KIND_FLAG:
         snprintf(text, bytes, "true, false, on, off, 1 or 0");

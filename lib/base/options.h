@@ -5,7 +5,7 @@
 #include <cudamempool/cudamempool.h>
 #include <stdbool.h>
 
-/* One field per option, in the unit of its kind: bytes, parts per million, 0/1, position of the word. */
+/* One field per option, in the unit of its kind: bytes, parts per million, seconds, 0/1, position of the word. */
 typedef struct cmi_options {
 #define CMPOOL_OPTION(key, kind, value, low, high, help) uint64_t key;
 #include <cudamempool/options.def>

@@ -1,5 +1,5 @@
 /*
- * Numbers as people write them in options and on command lines: sizes with a unit, ratios with or without a percent sign.
+ * Numbers as people write them in options and on command lines: sizes with a unit, ratios with or without a percent sign, seconds.
  * No state, no lock. Called by the option parser and by tools.
  */
 #include "base/size.h"
@@ -74,5 +74,16 @@ bool cmi_parse_ratio(const char *text, size_t length, uint64_t *parts_per_millio
     if (digits == 0 || parse_decimal(text, digits, percent ? 10000 : 1000000, &value, &fraction) != digits)
         return false;
     *parts_per_million = value;
+    return true;
+}
+
+bool cmi_parse_seconds(const char *text, size_t length, uint64_t *seconds)
+{
+    size_t digits = length > 0 && text[length - 1] == 's' ? length - 1 : length;
+    uint64_t value;
+    bool fraction;
+    if (digits == 0 || parse_decimal(text, digits, 1, &value, &fraction) != digits || fraction)
+        return false;
+    *seconds = value;
     return true;
 }

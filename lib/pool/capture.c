@@ -9,20 +9,73 @@
 
 #include <stdatomic.h>
 
-static _Atomic uint32_t live_captures;
+/* The gate between captures and the calls that would invalidate them. Nothing else is locked under it. */
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t gate_is_clear = PTHREAD_COND_INITIALIZER; /* barred_calls fell to 0 */
+static _Atomic uint32_t live_captures;                          /* written under the gate */
+static uint32_t foreign_captures;                               /* of those, without a set */
+static uint32_t barred_calls;                                   /* in the driver now */
 
 bool cmi_capture_is_live(void) { return atomic_load(&live_captures) != 0; }
 
-void cmi_capture_begin_foreign(void) { atomic_fetch_add(&live_captures, 1); }
+static void start(uint32_t foreign)
+{
+    pthread_mutex_lock(&gate);
+    atomic_fetch_add(&live_captures, 1);
+    foreign_captures += foreign;
+    while (barred_calls) { /* no new ones come */
+        pthread_cond_wait(&gate_is_clear, &gate);
+    }
+    pthread_mutex_unlock(&gate);
+}
+
+void cmi_capture_start(void) { start(0); }
+
+void cmi_capture_start_foreign(void) { start(1); }
+
+static void stop(void) { atomic_fetch_sub(&live_captures, 1); }
 
 cmpool_status cmi_capture_end_foreign(void)
 {
-    uint32_t count = atomic_load(&live_captures);
-    while (count && !atomic_compare_exchange_weak(&live_captures, &count, count - 1)) {}
-    return count ? CMPOOL_OK : CMPOOL_ERR_INVALID_ARGUMENT;
+    pthread_mutex_lock(&gate);
+    bool begun = foreign_captures > 0;
+    if (begun) {
+        foreign_captures--;
+        stop();
+    }
+    pthread_mutex_unlock(&gate);
+    return begun ? CMPOOL_OK : CMPOOL_ERR_INVALID_ARGUMENT;
 }
 
-void cmi_capture_begin(cmi_pool *pool, uint32_t owner)
+static void let_go(void)
+{
+    pthread_mutex_lock(&gate);
+    if (--barred_calls == 0) {
+        pthread_cond_broadcast(&gate_is_clear);
+    }
+    pthread_mutex_unlock(&gate);
+}
+
+cmpool_status cmi_capture_barred_begin(cmi_device *device, cmi_call *call, uint32_t context)
+{
+    pthread_mutex_lock(&gate);
+    bool live = cmi_capture_is_live();
+    barred_calls += !live;
+    pthread_mutex_unlock(&gate);
+    cmpool_status status = live ? CMPOOL_ERR_CAPTURE : cmi_device_call_begin(device, call, context);
+    if (status != CMPOOL_OK && !live) {
+        let_go();
+    }
+    return status;
+}
+
+void cmi_capture_barred_end(cmi_device *device, cmi_call *call)
+{
+    cmi_device_call_end(device, call);
+    let_go();
+}
+
+void cmi_capture_prepare(cmi_pool *pool, uint32_t owner)
 {
     cmi_device *device = pool->device;
     if (!cmi_capture_is_live()) { /* the last chance to learn what is idle */
@@ -31,7 +84,6 @@ void cmi_capture_begin(cmi_pool *pool, uint32_t owner)
         cmi_owner_promote(pool);
     }
     pool->owners[owner].captures++;
-    cmi_capture_begin_foreign();
 }
 
 cmpool_status cmi_capture_end(cmi_pool *pool, uint32_t owner)
@@ -40,7 +92,10 @@ cmpool_status cmi_capture_end(cmi_pool *pool, uint32_t owner)
         return CMPOOL_ERR_INVALID_ARGUMENT;
     }
     pool->owners[owner].captures--;
-    return cmi_capture_end_foreign();
+    pthread_mutex_lock(&gate);
+    stop();
+    pthread_mutex_unlock(&gate);
+    return CMPOOL_OK;
 }
 
 /* Take the slabs of the set apart, so that every byte of it is in a block of its own kind. */

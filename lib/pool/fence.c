@@ -121,7 +121,7 @@ static cmpool_status record(cmi_device *device, cmi_pool *pool, uint32_t stream,
     CUevent event = pop_spare(device, context);
     CUcontext owner = device->contexts[context].handle;
     cmi_call call;
-    cmpool_status status = cmi_device_call_begin(device, &call, context);
+    cmpool_status status = cmi_capture_barred_begin(device, &call, context);
     if (status != CMPOOL_OK) {
         if (event) {
             retire_event(device, event, context);
@@ -146,7 +146,7 @@ static cmpool_status record(cmi_device *device, cmi_pool *pool, uint32_t stream,
     if (code == CUDA_SUCCESS) {
         code = stream != CMI_NO_STREAM ? driver->EventRecord(event, handle) : driver->CtxRecordEvent(owner, event);
     }
-    cmi_device_call_end(device, &call);
+    cmi_capture_barred_end(device, &call);
     status = cmi_driver_status(stream != CMI_NO_STREAM ? "cuEventRecord" : "cuCtxRecordEvent", code);
     if (status == CMPOOL_OK && make_room(device)) {
         pool->counters.events_recorded++;
@@ -231,7 +231,7 @@ cmpool_status cmi_fence_poll(cmi_device *device, cmi_pool *pool)
         return CMPOOL_OK;
     }
     cmi_call call;
-    cmpool_status status = cmi_device_call_begin(device, &call, 0);
+    cmpool_status status = cmi_capture_barred_begin(device, &call, 0);
     if (status == CMPOOL_OK) {
         for (uint32_t i = 0; i < count; i++) {
             bool behind = false; /* an older event of the same scope is not ready: neither is this one */
@@ -248,7 +248,7 @@ cmpool_status cmi_fence_poll(cmi_device *device, cmi_pool *pool)
                 }
             }
         }
-        cmi_device_call_end(device, &call);
+        cmi_capture_barred_end(device, &call);
     }
     for (uint32_t i = 0; i < count; i++) {
         unpin(device, queries[i].event);
@@ -269,12 +269,12 @@ cmpool_status cmi_fence_host_wait(cmi_device *device, cmi_pool *pool)
     for (uint32_t i = 0; i < device->context_count; i++) {
         uint64_t ticket = device->ticket++;
         cmi_call call;
-        cmpool_status status = cmi_device_call_begin(device, &call, i);
+        cmpool_status status = cmi_capture_barred_begin(device, &call, i);
         if (status != CMPOOL_OK) {
             return status;
         }
         CUresult code = device->driver->CtxSynchronize();
-        cmi_device_call_end(device, &call);
+        cmi_capture_barred_end(device, &call);
         pool->counters.host_waits++;
         if (code != CUDA_SUCCESS) {
             return cmi_driver_status("cuCtxSynchronize", code);

@@ -56,7 +56,7 @@ void cmi_pool_stats(cmi_pool *pool, uint32_t number, cmpool_stats *stats)
     cmi_counters_export(&counters, stats);
 }
 
-void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, uint64_t missing_pages)
+void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, uint64_t missing_pages, const size_t rung_bytes[CMPOOL_RUNG_COUNT])
 {
     cmpool_error *error = cmi_error_detail();
     uint64_t longest, idle = idle_pages(pool, &longest);
@@ -69,7 +69,7 @@ void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, uint64_t missing_pages
     error->limit_bytes = pool->options.limit;
     error->short_bytes = missing_pages << pool->heap.page_shift;
     for (unsigned i = 0; i < CMPOOL_RUNG_COUNT; i++) {
-        error->rung_bytes[i] = pool->rung_bytes[i];
+        error->rung_bytes[i] = rung_bytes[i];
     }
 }
 

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { PROBE_FULL_EVERY = 256 };
+enum { PROBE_FULL_EVERY = 256, MOST_ROUNDS = 64 };
 
 /* How far a search may reach. */
 typedef enum reach {
@@ -32,6 +32,7 @@ typedef struct climb {
     uint64_t taken;      /* pages that the donors give */
     bool no_device_wait; /* the driver has no event for what must be waited for, or a capture bars it */
     bool limited;        /* the pool's limit, not the device, is what stops growth */
+    size_t rung_bytes[CMPOOL_RUNG_COUNT];
 } climb;
 
 /* ---- what may be used --------------------------------------------------------------------------- */
@@ -136,6 +137,17 @@ static void sort_donors(cmi_donor *donors, uint32_t count)
                 donors[j] = donors[j - gap];
             }
             donors[j] = moving;
+        }
+    }
+}
+
+/* Free memory of graphs serves its set where it lies; its pages never leave their place. */
+static void keep_graph_memory(cmi_pool *pool)
+{
+    for (uint32_t i = 1; i <= pool->heap.binset_count; i++) {
+        const cmi_binset *set = pool->heap.binsets[i];
+        if (set && pool->owners[set->owner].kind == CMI_OWNER_CAPTURE) {
+            pool->use[i] = CMI_USE_NOT;
         }
     }
 }
@@ -287,8 +299,8 @@ static outcome create(climb *c, uint64_t wanted, uint64_t slack, cmpool_status *
     *status = cmi_source_create(pool, &c->hand, (uint32_t)wanted, &got);
     uint64_t gained = (uint64_t)got << pool->heap.page_shift;
     uint64_t by_slack = cmi_min_u64(gained, slack << pool->heap.page_shift);
-    pool->rung_bytes[CMPOOL_RUNG_SLACK] += by_slack;
-    pool->rung_bytes[CMPOOL_RUNG_GROW] += gained - by_slack;
+    c->rung_bytes[CMPOOL_RUNG_SLACK] += by_slack;
+    c->rung_bytes[CMPOOL_RUNG_GROW] += gained - by_slack;
     if (*status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY) {
         pool->device->full = true;
         pool->device->slow_since_full = 0;
@@ -301,6 +313,20 @@ static outcome create(climb *c, uint64_t wanted, uint64_t slack, cmpool_status *
 typedef struct wanted {
     uint64_t pages, slack;
 } wanted;
+
+/* What each rung had to give when it was not enough, for the explanation of a refusal. */
+static void note_gains(climb *c, uint64_t idle, uint64_t siblings, uint64_t growth)
+{
+    unsigned shift = c->pool->heap.page_shift;
+    size_t *bytes = c->rung_bytes;
+    if (c->reach == REACH_FINISHED) {
+        bytes[CMPOOL_RUNG_MOVE] = idle << shift;
+    } else {
+        bytes[CMPOOL_RUNG_PENDING] = (idle << shift) - cmi_min_u64(idle << shift, bytes[CMPOOL_RUNG_MOVE]);
+    }
+    bytes[CMPOOL_RUNG_SIBLINGS] = (siblings << shift) + c->freed_by_callback;
+    bytes[CMPOOL_RUNG_GROW] = (c->hand.count + (growth < UINT32_MAX ? growth : 0)) << shift;
+}
 
 /*
  * Where the window's pages come from: the hand, then new ones within the slack, then idle ones (the donors), then new ones beyond it. DONE:
@@ -320,9 +346,11 @@ static outcome choose_pages(climb *c, const cmi_window *window, uint64_t growth,
     }
     uint64_t missing = window->pages - c->hand.count;
     create->slack = cmi_min_u64(cmi_min_u64(missing, growth), too_many_stale(pool) ? missing : slack_pages(pool, c->ask->bytes));
-    uint64_t idle = add_donors(c, pool, window->offset, c->ask->bytes, missing - create->slack, &c->donor_count);
+    bool may_move = pool->options.stale_budget || !cmi_capture_is_live(); /* the strict form unmaps first */
+    keep_graph_memory(pool);
+    uint64_t idle = may_move ? add_donors(c, pool, window->offset, c->ask->bytes, missing - create->slack, &c->donor_count) : 0;
     uint64_t room = pages_below_limit(pool), given = 0;
-    if (idle != UINT64_MAX && c->use_siblings && create->slack + idle < missing && create->slack < room) {
+    if (idle != UINT64_MAX && may_move && c->use_siblings && create->slack + idle < missing && create->slack < room) {
         given = add_sibling_donors(c, cmi_min_u64(room, missing - idle) - create->slack, &c->donor_count);
         idle += given;
     }
@@ -334,10 +362,10 @@ static outcome choose_pages(climb *c, const cmi_window *window, uint64_t growth,
     create->pages = missing - c->taken;
     uint64_t most = cmi_min_u64(growth, room - given); /* given is within room */
     if (create->pages > most) {
+        note_gains(c, idle - given, given, most);
         c->missing = create->pages - most;
         return PLAN_SHORT;
     }
-    pool->rung_bytes[CMPOOL_RUNG_MOVE] += create->pages ? 0 : c->taken << pool->heap.page_shift;
     return PLAN_DONE;
 }
 
@@ -390,9 +418,6 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
             return created;
         }
     }
-    if (c->reach >= REACH_PENDING) {
-        pool->rung_bytes[CMPOOL_RUNG_PENDING] += ask->bytes;
-    }
     cmi_log(CMI_LOG_STEP, "request of %llu bytes: window at %llx, %u pages: %u new, %u runs to take from, reach %d",
             (unsigned long long)ask->bytes, (unsigned long long)window.offset, window.pages, c->hand.count, c->donor_count, (int)c->reach);
     *status = cmi_source_fill(pool, ask, &window, &c->hand, c->donors, c->donor_count, block);
@@ -400,6 +425,10 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
         c->no_device_wait = true;
         *status = CMPOOL_OK;
         return PLAN_SHORT;
+    }
+    if (*status == CMPOOL_ERR_CAPTURE && c->donor_count && cmi_capture_is_live()) { /* began after the donors were chosen: without them */
+        *status = CMPOOL_OK;
+        return PLAN_AGAIN;
     }
     return *status == CMPOOL_OK ? PLAN_DONE : PLAN_FAILED;
 }
@@ -532,10 +561,11 @@ static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status
     cmi_lock_release(&device->lock);
     int again = callback(user, handle, c->ask->bytes);
     cmi_lock_acquire(&device->lock);
+    c->freed_by_callback = before - cmi_min_u64(before, pool->counters.live_bytes);
+    c->rung_bytes[CMPOOL_RUNG_SIBLINGS] += c->freed_by_callback;
     if (!again) {
         return PLAN_SHORT;
     }
-    pool->rung_bytes[CMPOOL_RUNG_SIBLINGS] += before - cmi_min_u64(before, pool->counters.live_bytes);
     drain_caches(pool); /* the callback may have freed blocks of any pool */
     make_siblings_ready(pool);
     promote(pool, c->ask->stream);
@@ -559,7 +589,6 @@ static outcome climb_host_wait(climb *c, cmi_block_id *block, cmpool_status *sta
     if (*status != CMPOOL_OK) {
         return PLAN_FAILED;
     }
-    pool->rung_bytes[CMPOOL_RUNG_HOST_WAIT] += c->ask->bytes;
     cmi_owner_promote(pool);
     make_siblings_ready(pool);
     outcome made = climb_middle(c, block, status);
@@ -589,9 +618,6 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
     if (!cmi_owner_binset(pool, ask->owner, ask->stream, 1)) { /* makes both, so that they are there whatever happens below */
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }
-    for (unsigned i = 0; i < CMPOOL_RUNG_COUNT; i++) {
-        pool->rung_bytes[i] = 0;
-    }
     if (device->full && ++device->slow_since_full >= PROBE_FULL_EVERY) {
         device->full = false; /* others may have given memory back */
         device->slow_since_full = 0;
@@ -599,6 +625,7 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
     climb c = {.pool = pool, .ask = ask};
     cmpool_status status = CMPOOL_OK;
     outcome made = PLAN_SHORT;
+    unsigned rounds = 0;                               /* busy neighbours must not keep a hopeless request for ever */
     bool possible = ask->bytes <= device->total_bytes; /* else nothing is looked for, and no addresses are taken */
     if (!possible) {
         c.missing = cmi_div_up(ask->bytes - device->total_bytes, pool->heap.source.page_bytes);
@@ -613,7 +640,6 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
             *block = bins_again(pool, ask);
         }
         if (*block) {
-            pool->rung_bytes[CMPOOL_RUNG_PROMOTE] += ask->bytes;
             made = PLAN_DONE;
             break;
         }
@@ -627,7 +653,7 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
         if (made == PLAN_SHORT) {
             made = climb_host_wait(&c, block, &status);
         }
-        if (made != PLAN_SHORT || !others_in_flight(device)) {
+        if (made != PLAN_SHORT || ++rounds == MOST_ROUNDS || !others_in_flight(device)) {
             break;
         }
     }
@@ -635,7 +661,7 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
     if (made == PLAN_SHORT) {
         status = c.limited && !device->full ? CMPOOL_ERR_LIMIT : CMPOOL_ERR_OUT_OF_DEVICE_MEMORY;
         pool->counters.refusals++;
-        cmi_pool_explain(pool, ask, c.missing);
+        cmi_pool_explain(pool, ask, c.missing, c.rung_bytes);
         cmi_ring_write(&pool->ring, CMI_EVENT_REFUSE, 0, ask->bytes, ask->stream);
     }
     cmi_meta_free(c.donors, c.donor_room * sizeof *c.donors);
@@ -651,9 +677,6 @@ cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages)
     cmpool_status status = CMPOOL_OK;
     cmi_block_id block = 0;
     pool->device->full = false;
-    for (unsigned i = 0; i < CMPOOL_RUNG_COUNT; i++) {
-        pool->rung_bytes[i] = 0;
-    }
     if (ask.bytes > pool->device->total_bytes) {
         status = CMPOOL_ERR_OUT_OF_DEVICE_MEMORY;
     }
@@ -680,7 +703,7 @@ cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages)
     uint64_t missing = pages - c.hand.count;
     cmi_source_put_down(pool, &c.hand);
     if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT) {
-        cmi_pool_explain(pool, &ask, missing);
+        cmi_pool_explain(pool, &ask, missing, c.rung_bytes);
     }
     cmi_pool_must_be_valid(pool);
     return status;

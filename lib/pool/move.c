@@ -410,7 +410,7 @@ static cmpool_status unmap_first(move *m)
         }
     }
     cmi_call call;
-    cmpool_status status = cmi_device_call_begin(device, &call, 0);
+    cmpool_status status = cmi_capture_barred_begin(device, &call, 0);
     if (status != CMPOOL_OK) {
         return status;
     }
@@ -431,7 +431,7 @@ static cmpool_status unmap_first(move *m)
         }
         i += count;
     }
-    cmi_device_call_end(device, &call);
+    cmi_capture_barred_end(device, &call);
     return status;
 }
 

@@ -152,7 +152,6 @@ struct cmi_pool {
     bool dying;
     cmpool_low_memory_fn low_memory;
     void *low_memory_user;
-    uint64_t rung_bytes[CMPOOL_RUNG_COUNT]; /* of the request being climbed for (copied to the error) */
 };
 
 /* ---- device.c ----------------------------------------------------------------------------------- */
@@ -231,12 +230,17 @@ void cmi_fence_forget_all(cmi_device *device);
 
 /* Is any stream capture of the process known to be live? Then nothing is queried, recorded on a context, waited for or unmapped. */
 bool cmi_capture_is_live(void);
-/* A capture that allocates from a set begins or ends. begin looks first at what is done. Lock held. */
-void cmi_capture_begin(cmi_pool *pool, uint32_t owner);
+/* A capture that allocates from a set is about to begin (looks at what is done; drops and retakes the lock), or has ended. Lock held. */
+void cmi_capture_prepare(cmi_pool *pool, uint32_t owner);
 cmpool_status cmi_capture_end(cmi_pool *pool, uint32_t owner);
-/* The same for a capture that allocates from no pool of ours. No lock needed. */
-void cmi_capture_begin_foreign(void);
+/* From here on it counts as live; waits for calls that would invalidate it. No device lock held. */
+void cmi_capture_start(void);
+/* The same for a capture that allocates from no pool of ours. */
+void cmi_capture_start_foreign(void);
 cmpool_status cmi_capture_end_foreign(void);
+/* Around driver calls that would invalidate a capture, as cmi_device_call_begin and _end. CAPTURE: one is live; else none begins. */
+cmpool_status cmi_capture_barred_begin(cmi_device *device, cmi_call *call, uint32_t context);
+void cmi_capture_barred_end(cmi_device *device, cmi_call *call);
 /* No graph that uses the set's memory will run again: its free memory rejoins the pool behind everything on the device, its live blocks
  * when they are freed. CAPTURE while one of its captures is live; OUT_OF_HOST_MEMORY half-way: call again. */
 cmpool_status cmi_capture_release(cmi_pool *pool, uint32_t owner);
@@ -343,7 +347,7 @@ cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, uint64_t *rele
 
 void cmi_pool_stats(cmi_pool *pool, uint32_t owner, cmpool_stats *stats);
 /* Fill the thread's error detail with the pool's present figures. */
-void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, uint64_t missing_pages);
+void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, uint64_t missing_pages, const size_t rung_bytes[CMPOOL_RUNG_COUNT]);
 const char *cmi_pool_validate(cmi_pool *pool);
 #ifdef CMI_VALIDATE
 void cmi_pool_must_be_valid(cmi_pool *pool);

@@ -142,10 +142,10 @@ uint64_t cmi_source_unmap_stale(cmi_pool *pool, uint64_t most)
         bool unmapped[RUN] = {false};
         uint32_t gone = 0;
         cmi_call call;
-        cmpool_status status = count ? cmi_device_call_begin(device, &call, 0) : CMPOOL_ERR_BUSY;
+        cmpool_status status = count ? cmi_capture_barred_begin(device, &call, 0) : CMPOOL_ERR_BUSY;
         if (status == CMPOOL_OK) {
             gone = cmi_arena_unmap(&pool->arena, offset, count, unmapped, &status);
-            cmi_device_call_end(device, &call);
+            cmi_capture_barred_end(device, &call);
         }
         if (count) {
             publish_unmapped(pool, offset, count, unmapped);

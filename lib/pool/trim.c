@@ -91,7 +91,7 @@ static uint32_t release_run(cmi_pool *pool, uint64_t offset, uint32_t count)
     }
     cmi_source_set_slots(pool, offset, count, CMI_SLOT_MOVING);
     cmi_call call;
-    cmpool_status status = cmi_device_call_begin(device, &call, 0);
+    cmpool_status status = cmi_capture_barred_begin(device, &call, 0);
     uint32_t gone = 0;
     if (status == CMPOOL_OK) {
         cmi_arena_unmap(&pool->arena, offset, count, unmapped, &status);
@@ -102,7 +102,7 @@ static uint32_t release_run(cmi_pool *pool, uint64_t offset, uint32_t count)
             }
         }
         cmi_store_release(device->store, leaving, gone);
-        cmi_device_call_end(device, &call);
+        cmi_capture_barred_end(device, &call);
     }
     for (uint32_t i = 0; i < count;) {
         uint32_t j = i + 1;
