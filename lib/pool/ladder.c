@@ -32,7 +32,8 @@ typedef struct climb {
     uint64_t taken;      /* pages that the donors give */
     bool no_device_wait; /* the driver has no event for what must be waited for, or a capture bars it */
     bool limited;        /* the pool's limit, not the device, is what stops growth */
-    size_t rung_bytes[CMPOOL_RUNG_COUNT];
+    uint64_t freed_by_callback;
+    size_t rung_bytes[CMPOOL_RUNG_COUNT]; /* what each rung had to give */
 } climb;
 
 /* ---- what may be used --------------------------------------------------------------------------- */
