@@ -51,6 +51,8 @@ def option_rows():
             allowed, shown = "`true`, `false`", "true" if number else "false"
         elif kind == "RATIO":
             allowed, shown = f"{int(low) / 1e4:g}% to {int(high) / 1e4:g}%", f"{number / 1e4:g}%"
+        elif kind == "SECONDS":
+            allowed, shown = f"{low} to {high} seconds", default
         else:
             allowed = "a size" if high == "UINT64_MAX" else f"{low} to {size_text(int(high))}"
             shown = size_text(number)

@@ -95,6 +95,19 @@ static void ratios_are_read(void **state)
         assert_false(cmi_parse_ratio(bad[i], strlen(bad[i]), &(uint64_t){0}));
 }
 
+static void seconds_are_read(void **state)
+{
+    (void)state;
+    uint64_t seconds = 77;
+    assert_true(cmi_parse_seconds("30", 2, &seconds));
+    assert_int_equal(seconds, 30);
+    assert_true(cmi_parse_seconds("0s", 2, &seconds));
+    assert_int_equal(seconds, 0);
+    static const char *const bad[] = {"", "s", "1.5", "1ms", "-1", "1m", "1 s", "18446744073709551616"};
+    for (size_t i = 0; i < CMI_ARRAY_LENGTH(bad); i++)
+        assert_false(cmi_parse_seconds(bad[i], strlen(bad[i]), &seconds));
+}
+
 static int parse(cmi_options *options, const char *text, char *fault, size_t fault_bytes)
 {
     cmi_options_default(options);
@@ -121,7 +134,7 @@ static void good_settings_are_applied(void **state)
     cmi_options options;
     assert_int_equal(parse(&options,
                            "limit:24GiB, floor : 1G ,slack:2%,stale_budget:0,pending:wait,cross_stream_wait:off,"
-                           "stream_check:always,backend:malloc,strict:true,page_size:4MiB,verbose:3,limit:512MiB",
+                           "stream_check:always,backend:malloc,strict:true,page_size:4MiB,verbose:3,idle_release:90s,limit:512MiB",
                            NULL, 0),
                      0);
     assert_int_equal(options.limit, 536870912); /* the last one counts */
@@ -136,6 +149,7 @@ static void good_settings_are_applied(void **state)
     assert_int_equal(options.page_size, 4194304);
     assert_int_equal(options.verbose, 3);
     assert_int_equal(options.headroom, 0);
+    assert_int_equal(options.idle_release, 90);
     assert_int_equal(parse(&options, "stream_check:slow", NULL, 0), 0);
     assert_int_equal(options.stream_check, CMI_STREAM_CHECK_SLOW);
     assert_int_equal(parse(&options, "stream_check:off,pending:grow,backend:vmm", NULL, 0), 0);
@@ -186,6 +200,8 @@ static void each_fault_is_one_line_with_key_value_and_what_is_allowed(void **sta
         {"backend:", "backend", "\"\"", "vmm|malloc"},
         {"backend:gro", "backend", "gro", "vmm|malloc"},
         {"strict:yes", "strict", "yes", "true, false, on, off, 1 or 0"},
+        {"idle_release:soon", "idle_release", "soon", "seconds from 0 to 31536000"},
+        {"idle_release:31536001", "idle_release", "31536001", "seconds from 0 to 31536000"},
         {"verbose:4", "verbose", "\"4\"", "from 0 to 3"},
         {"limit", "limit", "no value", "key:value"},
         {":5", "\"\"", "\"5\"", "known keys"},
@@ -259,6 +275,7 @@ int main(void)
         cmocka_unit_test(sizes_are_read),
         cmocka_unit_test(bad_sizes_are_refused),
         cmocka_unit_test(ratios_are_read),
+        cmocka_unit_test(seconds_are_read),
         cmocka_unit_test(defaults_are_those_of_the_list),
         cmocka_unit_test(good_settings_are_applied),
         cmocka_unit_test(each_fault_is_one_line_with_key_value_and_what_is_allowed),
