@@ -139,6 +139,25 @@ typedef struct cmpool_block_info {
 /* Find the live block that contains ptr (any byte of it), in any pool. Returns OK, INVALID_ARGUMENT, NOT_OURS, ALREADY_FREED. */
 CMPOOL_API cmpool_status cmpool_lookup(const void *ptr, cmpool_block_info *info);
 
+/* ---- memory without a stream: cudaMalloc and cudaFree as they are ------------------------------- */
+
+/*
+ * The same for programs that name no stream. A block from cmpool_malloc_unordered may be used on any stream of any context at once; after
+ * cmpool_free_unordered its bytes wait for everything that every known context of the device has been given until then. The host is not
+ * made to wait where the driver has context events (CUDA 12.5): they are recorded when such memory is wanted again, and where it is wanted
+ * earlier the contexts wait on the device. Blocks of either kind may be freed either way. Returns as cmpool_malloc and cmpool_free.
+ */
+CMPOOL_API cmpool_status cmpool_malloc_unordered(cmpool_t pool, void **ptr, size_t bytes);
+CMPOOL_API cmpool_status cmpool_free_unordered(cmpool_t pool, void *ptr);
+
+/*
+ * Say that a context (a CUcontext) other than the primary one uses memory of the device, before it does; or that it is about to be
+ * destroyed. Contexts of streams that were named in a call are known already. Only while a pool exists on the device. Returns OK,
+ * INVALID_ARGUMENT (no such device, context NULL), INVALID_POOL (no pool on the device), OUT_OF_HOST_MEMORY, FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_context_add(int device, void *context);
+CMPOOL_API cmpool_status cmpool_context_remove(int device, void *context);
+
 /* ---- how much memory a pool holds --------------------------------------------------------------- */
 
 /*
