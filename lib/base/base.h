@@ -11,6 +11,7 @@
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/meta.h"
+#include "base/mutate.h"
 #include "base/options.h"
 #include "base/thread.h"
 #include "base/size.h"

@@ -263,7 +263,7 @@ static bool may_join(const cmi_heap *heap, const cmi_block *a, const cmi_block *
 static void join_stamps(cmi_heap *heap, cmi_block *into, const cmi_block *other)
 {
     if (into->binset != other->binset) {
-        if (heap->binsets[other->binset]->kind == CMI_BINSET_STREAM) {
+        if (heap->binsets[other->binset]->kind == CMI_BINSET_STREAM && !CMI_MUTATION(JOIN_DROPS_STREAM)) {
             into->binset = other->binset;
             into->ticket = other->ticket;
         }
@@ -272,7 +272,7 @@ static void join_stamps(cmi_heap *heap, cmi_block *into, const cmi_block *other)
     if (into->stamp != CMI_HEAP_NO_STAMP) {
         into->stamp = heap->source.join_stamps(heap->source.user, into->stamp, other->stamp);
     }
-    into->ticket = cmi_max_u64(into->ticket, other->ticket);
+    into->ticket = CMI_MUTATION(JOIN_DROPS_TICKET) ? into->ticket : cmi_max_u64(into->ticket, other->ticket);
 }
 
 static bool is_joinable(const cmi_heap *heap, cmi_block_id id, cmi_block_id neighbour, bool with_done)

@@ -185,7 +185,7 @@ void cmi_heap_slot_free(cmi_heap *heap, cmi_block_id id, unsigned slot, uint64_t
 {
     cmi_block *block = cmi_heap_block(heap, id);
     cmi_slab *slab = heap->slabs[block->slab];
-    if (stamp == CMI_HEAP_NO_STAMP) {
+    if (stamp == CMI_HEAP_NO_STAMP || CMI_MUTATION(PARKED_SLOT_SERVED)) {
         slab->use[slot] = CMI_SLOT_FREE;
         slab->free_bits[slot / 64] |= UINT64_C(1) << slot % 64;
         slab->ticket = cmi_max_u64(slab->ticket, ticket);

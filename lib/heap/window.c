@@ -142,7 +142,8 @@ uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t s
                 continue;
             }
             bool hole_before = block->prev && cmi_heap_block(heap, block->prev)->kind == CMI_BLOCK_HOLE;
-            uint64_t low = cmi_round_up(block->offset, page), end = block->offset + block->bytes;
+            uint64_t low = CMI_MUTATION(PAGE_NOT_WHOLLY_FREE) ? cmi_round_down(block->offset, page) : cmi_round_up(block->offset, page);
+            uint64_t end = block->offset + block->bytes;
             hole_before = hole_before && low == block->offset;
             for (id = block->next; id; id = block->next) {
                 block = cmi_heap_block(heap, id);

@@ -113,7 +113,7 @@ static cmpool_status record(cmi_device *device, cmi_pool *pool, uint32_t stream,
     if (!make_room(device)) {
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }
-    uint64_t ticket = device->ticket++;
+    uint64_t ticket = CMI_MUTATION(EVENT_AFTER_PUBLICATION) ? device->ticket : device->ticket++;
     if (stream != CMI_NO_STREAM) {
         device->streams[stream].open_frees = 0;
         device->streams[stream].open_bytes = 0;
@@ -170,6 +170,11 @@ cmpool_status cmi_fence_contexts(cmi_device *device, cmi_pool *pool)
     if (!device->driver->CtxRecordEvent || !device->driver->CtxWaitEvent) {
         return CMPOOL_ERR_UNSUPPORTED;
     }
+    for (uint32_t i = 1; CMI_MUTATION(REMEMBERED_HANDLE) && i < device->stream_count; i++) {
+        if (!device->streams[i].retired) {
+            (void)cmi_fence_stream(device, pool, i, device->streams[i].handle);
+        }
+    }
     for (uint32_t i = 0; i < device->context_count; i++) {
         cmpool_status status = record(device, pool, CMI_NO_STREAM, NULL, i);
         if (status != CMPOOL_OK) {
@@ -190,7 +195,7 @@ static void note_done(cmi_device *device, uint32_t stream, uint32_t context, uin
     for (uint32_t i = 0; i < device->fence_count; i++) {
         cmi_fence *fence = &device->fences[i];
         bool within = stream != CMI_NO_STREAM ? fence->stream == stream : fence->context == context;
-        if (within && fence->ticket <= ticket) {
+        if (within && (fence->ticket <= ticket || CMI_MUTATION(FENCE_GIVEN_UP))) {
             fence->done = true;
         }
     }
@@ -242,7 +247,7 @@ cmpool_status cmi_fence_poll(cmi_device *device, cmi_pool *pool)
             if (!behind) {
                 queries[i].asked = true;
                 CUresult code = device->driver->EventQuery(queries[i].event);
-                queries[i].ready = code == CUDA_SUCCESS;
+                queries[i].ready = code == CUDA_SUCCESS || CMI_MUTATION(DONE_BEFORE_READY);
                 if (code != CUDA_SUCCESS && code != CUDA_ERROR_NOT_READY) {
                     status = cmi_driver_status("cuEventQuery", code); /* not reusable, and worth telling */
                 }
@@ -288,6 +293,9 @@ cmpool_status cmi_fence_host_wait(cmi_device *device, cmi_pool *pool)
 
 bool cmi_fence_covers(const cmi_device *device, uint32_t stream, uint64_t ticket)
 {
+    if (CMI_MUTATION(COVERED_WITHOUT_EVENT)) {
+        return true;
+    }
     if (stream == CMI_NO_STREAM) {
         for (uint32_t i = 0; i < device->context_count; i++) {
             if (device->contexts[i].covered < ticket) {
@@ -351,7 +359,7 @@ static cmpool_status wait_for(cmi_device *device, cmi_pool *pool, uint32_t strea
         pool->counters.device_waits++;
     }
     unpin(device, event);
-    if (status == CMPOOL_OK && scope == CMI_NO_STREAM) {
+    if (status == CMPOOL_OK && (scope == CMI_NO_STREAM || CMI_MUTATION(WAIT_COUNTS_FOR_ALL))) {
         cmi_stream *waiter = &device->streams[stream];
         if (waiter->ordered_context != context) {
             waiter->ordered = 0;
@@ -374,7 +382,8 @@ cmpool_status cmi_fence_device_wait(cmi_device *device, cmi_pool *pool, uint32_t
             return status;
         }
     }
-    for (uint32_t i = 0; i < waits->count; i++) {
+    uint32_t count = CMI_MUTATION(WAIT_FOR_ONE_STREAM) && waits->count ? 1 : waits->count;
+    for (uint32_t i = 0; i < count; i++) {
         uint32_t other = waits->entries[i].stream;
         uint64_t ticket = waits->entries[i].ticket;
         uint32_t first = waits->whole ? 0 : device->streams[other].context;

@@ -95,7 +95,7 @@ cmpool_status cmi_pool_record_use(cmi_pool *pool, uint64_t address, uint32_t str
     if (status != CMPOOL_OK) {
         return status;
     }
-    if (cmi_heap_binset(&pool->heap, cmi_heap_block(&pool->heap, place.block)->binset)->key == stream) {
+    if (cmi_heap_binset(&pool->heap, cmi_heap_block(&pool->heap, place.block)->binset)->key == stream || CMI_MUTATION(USE_FORGOTTEN)) {
         pool->counters.uses_recorded++; /* the stream it was allocated for is waited for anyway */
         return CMPOOL_OK;
     }

@@ -204,7 +204,7 @@ static uint64_t add_sibling_donors(climb *c, uint64_t most, uint32_t *count)
         if (other == c->pool || other->dying || !mark_usable(other, c->pool, c->ask, far)) {
             continue;
         }
-        uint64_t floor = cmi_div_up(other->options.floor, other->heap.source.page_bytes);
+        uint64_t floor = CMI_MUTATION(FLOOR_IGNORED) ? 0 : cmi_div_up(other->options.floor, other->heap.source.page_bytes);
         uint64_t spare = other->reserved_pages > floor ? other->reserved_pages - floor : 0;
         uint64_t pages = add_donors(c, other, 0, 0, cmi_min_u64(spare, most - total), count);
         total += pages == UINT64_MAX ? 0 : pages;
@@ -231,7 +231,7 @@ static bool too_many_stale(const cmi_pool *pool)
 /* Pages that the pool may hold beyond what it has. */
 static uint64_t pages_below_limit(const cmi_pool *pool)
 {
-    uint64_t limit = pool->options.limit >> pool->heap.page_shift;
+    uint64_t limit = (pool->options.limit >> pool->heap.page_shift) - (CMI_MUTATION(LIMIT_ONE_PAGE_SHORT) && pool->options.limit);
     return !pool->options.limit ? UINT32_MAX : limit > pool->reserved_pages ? limit - pool->reserved_pages : 0;
 }
 
@@ -470,7 +470,12 @@ static cmi_block_id bins_again(cmi_pool *pool, const cmi_ask *ask)
 }
 
 /* Thread caches are emptied before anybody is refused. There are none yet: every free slot is in its slab. */
-static void drain_caches(cmi_pool *pool) { cmi_heap_flush_slabs(&pool->heap); }
+static void drain_caches(cmi_pool *pool)
+{
+    if (!CMI_MUTATION(SLABS_NOT_EMPTIED)) {
+        cmi_heap_flush_slabs(&pool->heap);
+    }
+}
 
 /* Rungs 3 to 6 in the order the options ask for. */
 static outcome climb_middle(climb *c, cmi_block_id *block, cmpool_status *status)
@@ -548,7 +553,7 @@ static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status
 {
     cmi_pool *pool = c->pool;
     cmi_device *device = pool->device;
-    c->use_siblings = true;
+    c->use_siblings = !CMI_MUTATION(SIBLINGS_NOT_ASKED);
     make_siblings_ready(pool);
     device->full = false;
     outcome made = climb_middle(c, block, status);

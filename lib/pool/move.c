@@ -236,7 +236,7 @@ static void publish_part(move *m, const chunk *c, uint32_t first, uint32_t count
     const arrival *a = &m->arrivals[first];
     cmi_block_id id = cmi_heap_cut(&donor->heap, cmi_heap_find(&donor->heap, a->from), a->from, (uint64_t)count << donor->heap.page_shift);
     cmi_slot *slot = cmi_arena_slot(&donor->arena, a->from);
-    if (a->gone) {
+    if (a->gone || (a->landed && CMI_MUTATION(STALE_SLOT_REUSED))) {
         cmi_source_set_slots(donor, a->from, count, CMI_SLOT_EMPTY);
         cmi_heap_make_hole(&donor->heap, id);
         for (uint32_t i = 0; i < count && !a->landed; i++) {
@@ -315,7 +315,7 @@ static void give_edge(move *m, cmi_block_id id)
     for (uint32_t i = 0; i < m->arrival_count; i++) {
         fresh = fresh || (m->arrivals[i].to == at && !m->arrivals[i].from);
     }
-    if (fresh) {
+    if (fresh || CMI_MUTATION(EDGE_FOR_EVERYBODY)) {
         cmi_heap_make_free(&pool->heap, id, pool->owners[m->ask->owner].done[0], 0, CMI_HEAP_NO_STAMP);
     } else {
         cmi_heap_make_free(&pool->heap, id, own_from_now(m), pool->device->ticket, CMI_HEAP_NO_STAMP);
@@ -465,7 +465,8 @@ cmpool_status cmi_source_fill(cmi_pool *pool, const cmi_ask *ask, const cmi_wind
     claim_pages(&m, hand, donors, donor_count);
     uint32_t from_hand = (uint32_t)cmi_min_u64(hand->count, m.arrival_count);
 
-    cmpool_status status = m.waits.count ? cmi_fence_device_wait(device, pool, ask->stream, ask->handle, &m.waits) : CMPOOL_OK;
+    bool wait = m.waits.count && !CMI_MUTATION(WAIT_SKIPPED);
+    cmpool_status status = wait ? cmi_fence_device_wait(device, pool, ask->stream, ask->handle, &m.waits) : CMPOOL_OK;
     if (status == CMPOOL_OK && pool->options.stale_budget == 0 && m.chunk_count) {
         status = unmap_first(&m);
     }

@@ -183,7 +183,7 @@ static uint32_t settled_set(cmi_pool *pool, const cmi_block *block, uint64_t *ti
     const cmi_stamp_entry *left = NULL;
     for (unsigned i = 0; i < stamp->count && !stamp->whole; i++) {
         if (!cmi_stream_is_done(device, stamp->entries[i].stream, stamp->entries[i].ticket)) {
-            if (left) {
+            if (left && !CMI_MUTATION(PROMOTED_TOO_SOON)) {
                 return block->binset;
             }
             left = &stamp->entries[i];

@@ -74,6 +74,11 @@ void cmi_source_set_slots(cmi_pool *pool, uint64_t address, uint32_t count, cmi_
 
 /* ---- stale slots -------------------------------------------------------------------------------- */
 
+static bool may_unmap(const cmi_pool *pool, const cmi_slot *slot)
+{
+    return cmi_stamp_is_done(pool->device, slot->stamp) || CMI_MUTATION(UNMAP_TOO_EARLY);
+}
+
 /* The next run of stale slots from *at on whose stamps are seen done, made BUSY and MOVING. 0 pages: none left. */
 static uint32_t claim_stale_run(cmi_pool *pool, uint64_t most, uint64_t *offset)
 {
@@ -86,11 +91,11 @@ static uint32_t claim_stale_run(cmi_pool *pool, uint64_t most, uint64_t *offset)
             }
             const cmi_slot *slot = cmi_arena_slot(&pool->arena, block->offset);
             uint64_t count = block->bytes >> heap->page_shift, first = 0;
-            while (first < count && !cmi_stamp_is_done(pool->device, slot[first].stamp)) {
+            while (first < count && !may_unmap(pool, &slot[first])) {
                 first++;
             }
             uint64_t end = first;
-            while (end < count && end - first < most && cmi_stamp_is_done(pool->device, slot[end].stamp)) {
+            while (end < count && end - first < most && may_unmap(pool, &slot[end])) {
                 end++;
             }
             if (end == first) {

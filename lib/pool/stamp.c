@@ -149,7 +149,7 @@ uint32_t cmi_stamp_join(cmi_device *device, uint32_t a, uint32_t b)
     if (other->whole && !into->whole) {
         widen(device, into, other->entries[0].ticket);
     }
-    for (unsigned i = 0; i < other->count; i++) {
+    for (unsigned i = 0; i < other->count && !CMI_MUTATION(JOIN_DROPS_STAMP); i++) {
         add_entry(device, into, other->entries[i].stream, other->entries[i].ticket);
     }
     cmi_stamp_drop(device, b);

@@ -63,7 +63,8 @@ static void table_put(cmi_device *device, uint32_t number)
 static bool is_forgotten(cmi_device *device, uint32_t number)
 {
     const cmi_stream *stream = &device->streams[number];
-    if (!stream->retired || stream->unused || stream->keeps || !cmi_stream_is_done(device, number, stream->last_free)) {
+    bool done = cmi_stream_is_done(device, number, stream->last_free) || CMI_MUTATION(RECORD_REUSED_EARLY);
+    if (!stream->retired || stream->unused || stream->keeps || !done) {
         return false;
     }
     for (cmi_pool *pool = device->pools; pool; pool = pool->next) {
@@ -195,7 +196,7 @@ cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, CUcontext con
 {
     uint32_t number = cmi_stream_known(device, handle, context);
     bool named = kind_of(handle) != CMI_STREAM_OTHER; /* a default stream cannot be destroyed */
-    if (number && (!check || named || !device->driver->StreamGetId)) {
+    if (number && (!check || named || !device->driver->StreamGetId || CMI_MUTATION(STREAM_ID_IGNORED))) {
         *stream = number;
         return CMPOOL_OK;
     }

@@ -101,7 +101,7 @@ static uint32_t release_run(cmi_pool *pool, uint64_t offset, uint32_t count)
                 leaving[gone++] = pages[i];
             }
         }
-        cmi_store_release(device->store, leaving, gone);
+        cmi_store_release(device->store, leaving, CMI_MUTATION(PAGE_LEAKED) && gone ? gone - 1 : gone);
         cmi_capture_barred_end(device, &call);
     }
     for (uint32_t i = 0; i < count;) {

@@ -13,7 +13,8 @@ if(CMPOOL_WERROR)
 endif()
 
 add_library(cmpool_options INTERFACE)
-target_compile_definitions(cmpool_options INTERFACE _GNU_SOURCE $<$<BOOL:${CMPOOL_VALIDATE}>:CMI_VALIDATE>)
+target_compile_definitions(cmpool_options INTERFACE _GNU_SOURCE $<$<BOOL:${CMPOOL_VALIDATE}>:CMI_VALIDATE>
+    $<$<BOOL:${CMPOOL_MUTATION}>:CMI_MUTATE=${CMPOOL_MUTATION}>)
 target_include_directories(cmpool_options INTERFACE ${CMAKE_SOURCE_DIR}/include)
 target_link_libraries(cmpool_options INTERFACE Threads::Threads ${CMAKE_DL_LIBS})
 
