@@ -183,12 +183,23 @@ cmpool_status cmi_device_call_begin(cmi_device *device, cmi_call *call, uint32_t
         device->in_flight--;
         pthread_cond_broadcast(&device->landed);
     }
+    call->entered = status == CMPOOL_OK;
     return status;
+}
+
+void cmi_device_call_begin_anyway(cmi_device *device, cmi_call *call)
+{
+    if (cmi_device_call_begin(device, call, 0) != CMPOOL_OK) {
+        device->in_flight++;
+        cmi_lock_release(&device->lock);
+    }
 }
 
 void cmi_device_call_end(cmi_device *device, cmi_call *call)
 {
-    cmi_driver_leave(&call->scope);
+    if (call->entered) {
+        cmi_driver_leave(&call->scope);
+    }
     cmi_lock_acquire(&device->lock);
     device->in_flight--;
     device->landings++;

@@ -21,6 +21,10 @@ cmpool_status cmi_pool_create(cmi_pool **out, cmi_device *device, const cmi_opti
         status = cmi_source_reserve_range(pool, 2 * device->total_bytes);
     }
     if (status != CMPOOL_OK) {
+        cmi_call call;
+        cmi_device_call_begin_anyway(device, &call);
+        cmi_arena_fini(&pool->arena);
+        cmi_device_call_end(device, &call);
         cmi_heap_fini(&pool->heap);
         cmi_meta_free(pool->owners, pool->owner_room * sizeof *pool->owners);
         cmi_meta_free(pool, sizeof *pool);
@@ -38,19 +42,17 @@ cmpool_status cmi_pool_destroy(cmi_pool *pool)
     pool->dying = true;
     uint64_t released = 0;
     cmpool_status status = cmi_trim_pool(pool, 0, true, &released);
+    if (status != CMPOOL_OK) { /* memory whose use was not seen done must not be unmapped: waiting is worth a second attempt */
+        status = cmi_trim_pool(pool, 0, true, &released);
+    }
     if (pool->reserved_pages || pool->counters.stale_slots) {
         status = status == CMPOOL_OK ? CMPOOL_ERR_DRIVER : status;
         cmi_trim_abandon(pool);
     }
     cmi_call call;
-    if (cmi_device_call_begin(device, &call, 0) == CMPOOL_OK) {
-        cmi_arena_fini(&pool->arena);
-        cmi_device_call_end(device, &call);
-    } else {
-        cmi_lock_release(&device->lock);
-        cmi_arena_fini(&pool->arena); /* frees the records; the driver will refuse, which is counted */
-        cmi_lock_acquire(&device->lock);
-    }
+    cmi_device_call_begin_anyway(device, &call);
+    cmi_arena_fini(&pool->arena); /* frees the records; what the driver refuses is counted */
+    cmi_device_call_end(device, &call);
     for (cmi_pool **link = &device->pools; *link; link = &(*link)->next) {
         if (*link == pool) {
             *link = pool->next;

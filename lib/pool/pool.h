@@ -166,8 +166,11 @@ cmpool_status cmi_device_add_peer(cmi_device *device, int peer);
  * status; on failure the lock is held again and end must not be called. */
 typedef struct cmi_call {
     cmi_driver_scope scope;
+    bool entered;
 } cmi_call;
 cmpool_status cmi_device_call_begin(cmi_device *device, cmi_call *call, uint32_t context);
+/* For what must come to an end whatever the driver says: drops the lock also where the driver cannot be entered; end must be called. */
+void cmi_device_call_begin_anyway(cmi_device *device, cmi_call *call);
 void cmi_device_call_end(cmi_device *device, cmi_call *call);
 
 /* ---- stamp.c ------------------------------------------------------------------------------------ */

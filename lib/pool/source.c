@@ -47,8 +47,9 @@ cmpool_status cmi_source_create(cmi_pool *pool, cmi_hand *hand, uint32_t count, 
 void cmi_source_put_down(cmi_pool *pool, cmi_hand *hand)
 {
     cmi_device *device = pool->device;
-    cmi_call call;
-    if (hand->count && cmi_device_call_begin(device, &call, 0) == CMPOOL_OK) {
+    if (hand->count) {
+        cmi_call call;
+        cmi_device_call_begin_anyway(device, &call); /* what the driver does not take is the store's to try again */
         cmi_store_release(device->store, hand->pages, hand->count);
         cmi_device_call_end(device, &call);
         pool->counters.pages_released += hand->count;

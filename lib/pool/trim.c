@@ -205,10 +205,7 @@ void cmi_trim_abandon(cmi_pool *pool)
 {
     cmi_device *device = pool->device;
     cmi_call call;
-    bool entered = cmi_device_call_begin(device, &call, 0) == CMPOOL_OK;
-    if (!entered) {
-        cmi_lock_release(&device->lock);
-    }
+    cmi_device_call_begin_anyway(device, &call);
     for (uint32_t r = 0; r < pool->arena.range_count; r++) {
         cmi_range *range = pool->arena.ranges[r];
         cmi_arena_abandon(&pool->arena, range->base, range->slot_count);
@@ -220,11 +217,7 @@ void cmi_trim_abandon(cmi_pool *pool)
             range->slots[i] = (cmi_slot){.page = CMI_NO_PAGE, .stamp = CMI_NO_STAMP, .state = CMI_SLOT_EMPTY};
         }
     }
-    if (entered) {
-        cmi_device_call_end(device, &call);
-    } else {
-        cmi_lock_acquire(&device->lock);
-    }
+    cmi_device_call_end(device, &call);
 }
 
 cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, uint64_t *released)
