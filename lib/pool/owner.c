@@ -68,16 +68,18 @@ uint32_t cmi_owner_binset(cmi_pool *pool, uint32_t number, uint32_t stream, unsi
         while (room <= stream) {
             room *= 2;
         }
+        uint32_t *grown[2] = {cmi_meta_alloc(room * sizeof(uint32_t)), cmi_meta_alloc(room * sizeof(uint32_t))};
+        if (!grown[0] || !grown[1]) { /* both or none: they are of one length */
+            cmi_meta_free(grown[0], room * sizeof(uint32_t));
+            cmi_meta_free(grown[1], room * sizeof(uint32_t));
+            return CMI_NO_BINSET;
+        }
         for (unsigned i = 0; i < 2; i++) {
-            uint32_t *grown = cmi_meta_resize(owner->of_stream[i], owner->of_stream_room * sizeof *grown, room * sizeof *grown);
-            if (!grown) {
-                if (i == 1) { /* keep both of one length */
-                    uint32_t *back = cmi_meta_resize(owner->of_stream[0], room * sizeof *back, owner->of_stream_room * sizeof *back);
-                    owner->of_stream[0] = back ? back : owner->of_stream[0];
-                }
-                return CMI_NO_BINSET;
+            for (uint32_t k = 0; k < owner->of_stream_room; k++) {
+                grown[i][k] = owner->of_stream[i][k];
             }
-            owner->of_stream[i] = grown;
+            cmi_meta_free(owner->of_stream[i], owner->of_stream_room * sizeof(uint32_t));
+            owner->of_stream[i] = grown[i];
         }
         owner->of_stream_room = room;
     }
