@@ -8,6 +8,7 @@
  * Threads: every call may be made from any thread at any time, except where a function says otherwise.
  * Context: no call needs a current CUDA context or changes the caller's; the device comes from the pool.
  * Errors: every call returns a status; cmpool_last_error() has the numbers behind the last failure of the calling thread.
+ *   Where DRIVER is listed, a driver that is gone may be told as SHUTTING_DOWN or DEVICE_LOST.
  * The library never prints to stdout, never exits and never touches device memory from the CPU.
  */
 #ifndef CUDAMEMPOOL_H
@@ -59,8 +60,8 @@ typedef struct cmpool_config {
  * Make a pool on a device. It reserves addresses (two times the device's memory) but no device memory.
  * config NULL means device 0 and the options of CUDAMEMPOOL_CONF.
  * Returns OK, INVALID_ARGUMENT (pool NULL, bad struct_size, device or peers), BAD_OPTION (only with strict:true),
- * DRIVER_MISSING, UNSUPPORTED (no virtual memory management; a page_size other than that of the device's first pool), OUT_OF_HOST_MEMORY,
- * OUT_OF_ADDRESSES, DRIVER, SHUTTING_DOWN, FORKED.
+ * DRIVER_MISSING, UNSUPPORTED (no virtual memory management; a page_size other than that of the device's first pool),
+ * OUT_OF_DEVICE_MEMORY (no room for the device's own context), OUT_OF_HOST_MEMORY, OUT_OF_ADDRESSES, DRIVER, SHUTTING_DOWN, FORKED.
  */
 CMPOOL_API cmpool_status cmpool_create(cmpool_t *pool, const cmpool_config *config);
 
@@ -105,20 +106,21 @@ CMPOOL_API cmpool_status cmpool_malloc_ex(cmpool_t pool, void **ptr, const cmpoo
 /*
  * Give a block back. It may be handed out again for `stream` at once, and to other streams when everything `stream` and the
  * streams named by cmpool_record_use have been given until now is finished, or is made to come first. ptr NULL is OK.
- * Returns OK, INVALID_POOL, NOT_OURS, ALREADY_FREED, INTERIOR_POINTER (the pool is unchanged in each of these), FORKED.
+ * Returns OK, INVALID_POOL, NOT_OURS, ALREADY_FREED, INTERIOR_POINTER, FORKED; on a stream that the pool has not seen before, which is
+ * asked of the driver, DRIVER; OUT_OF_HOST_MEMORY. In each case but OK the block stays live and the pool is unchanged.
  */
 CMPOOL_API cmpool_status cmpool_free(cmpool_t pool, void *ptr, cmpool_stream stream);
 
 /*
  * Say that a live block is also used on `stream`, so that its next owner comes after that use too.
- * Returns OK, INVALID_POOL, NOT_OURS, ALREADY_FREED, INTERIOR_POINTER, OUT_OF_HOST_MEMORY, FORKED.
+ * Returns OK, INVALID_POOL, NOT_OURS, ALREADY_FREED, INTERIOR_POINTER, OUT_OF_HOST_MEMORY, DRIVER, FORKED.
  */
 CMPOOL_API cmpool_status cmpool_record_use(cmpool_t pool, void *ptr, cmpool_stream stream);
 
 /*
  * Say, before a stream is destroyed, that its handle is about to die: frees made on it are covered by an event now.
  * device is the ordinal the stream belongs to. Unknown streams are OK.
- * Returns OK, INVALID_ARGUMENT, DRIVER, FORKED.
+ * Returns OK, INVALID_ARGUMENT, DRIVER, OUT_OF_HOST_MEMORY, FORKED.
  */
 CMPOOL_API cmpool_status cmpool_stream_retire(int device, cmpool_stream stream);
 

@@ -94,7 +94,7 @@ cmpool_status cmpool_free(cmpool_t pool, void *ptr, cmpool_stream stream)
         }
         cmi_registry_leave(&entry);
     }
-    return cmi_registry_finish(status, "cmpool_free");
+    return cmi_registry_finish(cmi_registry_not_memory(status), "cmpool_free");
 }
 
 cmpool_status cmpool_record_use(cmpool_t pool, void *ptr, cmpool_stream stream)
@@ -114,7 +114,7 @@ cmpool_status cmpool_record_use(cmpool_t pool, void *ptr, cmpool_stream stream)
         }
         cmi_registry_leave(&entry);
     }
-    return cmi_registry_finish(status, "cmpool_record_use");
+    return cmi_registry_finish(cmi_registry_not_memory(status), "cmpool_record_use");
 }
 
 cmpool_status cmpool_stream_retire(int device, cmpool_stream stream)
@@ -136,7 +136,7 @@ cmpool_status cmpool_stream_retire(int device, cmpool_stream stream)
         }
         cmi_lock_release(&record->lock);
     }
-    return cmi_registry_finish(status, "cmpool_stream_retire");
+    return cmi_registry_finish(cmi_registry_not_memory(status), "cmpool_stream_retire");
 }
 
 cmpool_status cmpool_usable_size(cmpool_t pool, const void *ptr, size_t *bytes)

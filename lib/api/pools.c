@@ -68,7 +68,7 @@ cmpool_status cmpool_destroy(cmpool_t pool)
     if (status == CMPOOL_OK) {
         status = cmi_registry_destroy(pool);
     }
-    return cmi_registry_finish(status, "cmpool_destroy");
+    return cmi_registry_finish(cmi_registry_not_memory(status), "cmpool_destroy");
 }
 
 /* ---- how much a pool holds ---------------------------------------------------------------------- */
@@ -89,7 +89,7 @@ cmpool_status cmpool_trim(cmpool_t pool, size_t keep_bytes, size_t *released)
         }
         cmi_registry_leave(&entry);
     }
-    return cmi_registry_finish(status, "cmpool_trim");
+    return cmi_registry_finish(cmi_registry_not_memory(status), "cmpool_trim");
 }
 
 cmpool_status cmpool_device_trim(int device, size_t bytes, size_t *released)
@@ -113,7 +113,7 @@ cmpool_status cmpool_device_trim(int device, size_t bytes, size_t *released)
         }
         cmi_lock_release(&record->lock);
     }
-    return cmi_registry_finish(status, "cmpool_device_trim");
+    return cmi_registry_finish(cmi_registry_not_memory(status), "cmpool_device_trim");
 }
 
 cmpool_status cmpool_reserve(cmpool_t pool, size_t bytes)

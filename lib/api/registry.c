@@ -110,7 +110,7 @@ cmpool_status cmi_registry_finish(cmpool_status status, const char *call)
     cmpool_error kept = *cmi_error_detail();
     cmi_error_set(status, call);
     cmpool_error *detail = cmi_error_detail();
-    if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT) {
+    if (!kept.call[0] && (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT)) {
         *detail = kept; /* the ladder's explanation */
         detail->status = status;
         detail->call = call;
@@ -118,8 +118,9 @@ cmpool_status cmi_registry_finish(cmpool_status status, const char *call)
             detail->driver_call = "";
             detail->driver_code = 0;
         }
-    } else if (status == CMPOOL_ERR_DRIVER || status == CMPOOL_ERR_DRIVER_MISSING || status == CMPOOL_ERR_SHUTTING_DOWN ||
-               status == CMPOOL_ERR_DEVICE_LOST || status == CMPOOL_ERR_CAPTURE || status == CMPOOL_ERR_OUT_OF_ADDRESSES) {
+    } else if (status == CMPOOL_ERR_DRIVER || status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_DRIVER_MISSING ||
+               status == CMPOOL_ERR_SHUTTING_DOWN || status == CMPOOL_ERR_DEVICE_LOST || status == CMPOOL_ERR_CAPTURE ||
+               status == CMPOOL_ERR_OUT_OF_ADDRESSES) {
         detail->driver_call = kept.driver_call;
         detail->driver_code = kept.driver_code;
     }

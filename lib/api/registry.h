@@ -30,6 +30,12 @@ void cmi_registry_leave(const cmi_entry *entry);
 /* Finish a public call: on failure the thread's error detail gets status and call and keeps only the numbers that belong to it. */
 cmpool_status cmi_registry_finish(cmpool_status status, const char *call);
 
+/* Calls that ask for no memory: the driver's own want of it is a driver error like any other. */
+static inline cmpool_status cmi_registry_not_memory(cmpool_status status)
+{
+    return status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY ? CMPOOL_ERR_DRIVER : status;
+}
+
 /* FORKED in a child of the process that first used the library, else OK. Every public function asks first. */
 cmpool_status cmi_registry_usable(void);
 

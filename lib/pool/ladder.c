@@ -666,6 +666,8 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
     cmi_source_put_down(pool, &c.hand);
     if (made == PLAN_SHORT) {
         status = c.limited && !device->full ? CMPOOL_ERR_LIMIT : CMPOOL_ERR_OUT_OF_DEVICE_MEMORY;
+    }
+    if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT) {
         pool->counters.refusals++;
         cmi_pool_explain(pool, ask, c.missing, c.rung_bytes);
         cmi_ring_write(&pool->ring, CMI_EVENT_REFUSE, 0, ask->bytes, ask->stream);
