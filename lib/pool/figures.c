@@ -35,7 +35,9 @@ static void refresh(cmi_pool *pool)
     counters->idle_bytes = idle_pages(pool, &longest) << pool->heap.page_shift;
     counters->address_bytes = pool->arena.address_bytes;
     counters->mapped_slots = cmi_store_mappings(device->store);
-    counters->stranded_pages = cmi_store_stranded(device->store);
+    cmi_store_counts store;
+    cmi_store_counts_get(device->store, &store);
+    counters->stranded_pages = cmi_store_stranded(device->store) + store.lost_ranges;
     counters->metadata_bytes = cmi_meta_bytes();
     counters->unretired_streams = device->unretired_streams;
 }
@@ -60,6 +62,7 @@ void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, uint64_t missing_pages
 {
     cmpool_error *error = cmi_error_detail();
     uint64_t longest, idle = idle_pages(pool, &longest);
+    error->call = ""; /* an explanation that the public call has yet to sign */
     error->bytes = ask->small ? cmi_round_up(ask->requested, CMI_UNIT) : ask->bytes;
     error->live_bytes = pool->counters.live_bytes;
     error->reserved_bytes = pool->reserved_pages << pool->heap.page_shift;

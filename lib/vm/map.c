@@ -205,6 +205,16 @@ static cmpool_status map_slot(cmi_store *store, cmi_range *range, uint32_t slot,
     }
     CUmemGenericAllocationHandle handle;
     answer there = ask(store, address, &handle);
+    if (there == MAPPED && handle != p->handle) { /* by a call whose outcome was told wrongly: the range is ours alone */
+        code = store->driver->MemUnmap(address, store->page_bytes);
+        if (code == CUDA_SUCCESS)
+            code = store->driver->MemMap(address, store->page_bytes, 0, p->handle, 0);
+        if (code == CUDA_SUCCESS) {
+            note_mapped(store, range, slot, number);
+            return CMPOOL_OK;
+        }
+        there = UNKNOWN;
+    }
     if (there == MAPPED && handle == p->handle)
         note_mapped(store, range, slot, number); /* for the caller to undo */
     else if (there == UNKNOWN)

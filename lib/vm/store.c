@@ -143,7 +143,7 @@ unsigned cmi_store_close(cmi_store *store)
         cmi_vm_fault("a store is closed with pages still held:", cmi_counted(&store->pages));
     if (store->range_count != cmi_counted(&store->lost_ranges))
         cmi_vm_fault("a store is closed with ranges still reserved:", store->range_count);
-    unsigned stranded = (unsigned)cmi_counted(&store->stranded);
+    unsigned stranded = (unsigned)(cmi_counted(&store->stranded) + cmi_counted(&store->lost_ranges));
     for (uint32_t i = 0; i < store->range_count; i++)
         cmi_range_free_record(store->ranges[i]);
     cmi_meta_free(store->ranges, store->range_room * sizeof(store->ranges[0]));

@@ -44,7 +44,8 @@ typedef struct cmi_store_config {
  * that is not there; OUT_OF_HOST_MEMORY; as cmi_driver_status. Calls the driver, takes no lock.
  */
 cmpool_status cmi_store_open(cmi_store **store, const cmi_store_config *config);
-/* All pages and ranges must be gone; stranded ones are tried once more and then left to the driver. Returns pages still stranded. */
+/* All pages and ranges must be gone; stranded ones are tried once more and then left to the driver. Returns pages and
+ * ranges that are still left. */
 unsigned cmi_store_close(cmi_store *store);
 uint64_t cmi_store_page_bytes(const cmi_store *store);
 /* Add a peer: later mappings get access, and arenas re-grant what is mapped with cmi_arena_grant. OK also if it is one already;
