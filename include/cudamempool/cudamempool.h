@@ -74,9 +74,9 @@ CMPOOL_API cmpool_status cmpool_private_create(cmpool_t *pool, cmpool_t parent);
 
 /*
  * Give everything back and forget the pool. Waits on the host for work that still uses freed memory.
- * Returns OK, INVALID_POOL, BUSY (live blocks, private pools, capture sets or calls inside: nothing is changed), UNSUPPORTED (a capture
- * set: see cmpool_capture_release), DRIVER (destroyed, but the
- * driver refused to take something back).
+ * Returns OK, INVALID_POOL, BUSY (live blocks, private pools, capture sets or calls inside: nothing is changed), CAPTURE (a capture is
+ * live: nothing is changed), UNSUPPORTED (a capture set: see cmpool_capture_release), DRIVER (destroyed, but the driver refused to take
+ * something back).
  */
 CMPOOL_API cmpool_status cmpool_destroy(cmpool_t pool);
 
@@ -198,14 +198,19 @@ CMPOOL_API cmpool_status cmpool_set_low_memory_callback(cmpool_t pool, cmpool_lo
  * Make a capture set inside parent (a pool made by cmpool_create): the memory of CUDA graphs. Use its handle as the pool for everything
  * that is allocated on a stream while that stream is captured. A set takes new pages, or pages seen idle before the capture began; what
  * it took keeps its address and serves nobody else until cmpool_capture_release, also while its blocks are free. Several captures may
- * share a set if their graphs never run at the same time. Returns as cmpool_private_create.
+ * share a set if their graphs never run at the same time: what one has freed the next may have. Frees of the set's blocks are told apart
+ * by whether their stream is captured: behind others, such as a free of a graph's output, the set waits for the stream. Returns as
+ * cmpool_private_create.
  */
 CMPOOL_API cmpool_status cmpool_capture_create(cmpool_t *set, cmpool_t parent);
 
 /*
  * Call before cuStreamBeginCapture and after cuStreamEndCapture, for every capture in the process: with the set it allocates from, or with
  * 0 if it allocates from none. In between no pool of the process makes a call that would invalidate a capture: nothing is queried, waited
- * for, recorded on a context or unmapped; requests are served from what is known to be finished and from new pages, or refused.
+ * for, recorded on a context or unmapped; requests are served from what is known to be finished and from new pages, or refused. begin
+ * waits for calls of other threads that do any of this.
+ * Of a capture that was not announced only its own requests are aware: those that leave the free lists ask whether their stream is
+ * captured. Requests of other streams may then record an event on its context or wait for it, which invalidates it.
  * Returns OK, INVALID_POOL, UNSUPPORTED (not a capture set), INVALID_ARGUMENT (end without begin), FORKED.
  */
 CMPOOL_API cmpool_status cmpool_capture_begin(cmpool_t set);
@@ -214,7 +219,7 @@ CMPOOL_API cmpool_status cmpool_capture_end(cmpool_t set);
 /*
  * Say that no graph captured with the set will be launched again, and forget the set. Its free memory rejoins the parent behind all work
  * the device has been given; live blocks belong to the parent from now on and are freed through it. Returns OK, INVALID_POOL, UNSUPPORTED
- * (not a capture set), CAPTURE (one of its captures is live), OUT_OF_HOST_MEMORY (call again), FORKED.
+ * (not a capture set), CAPTURE (one of its captures is live), BUSY (calls inside), OUT_OF_HOST_MEMORY (call again), FORKED.
  */
 CMPOOL_API cmpool_status cmpool_capture_release(cmpool_t set);
 

@@ -93,12 +93,19 @@ cmpool_status cmi_registry_enter(cmpool_t handle, cmi_entry *entry)
     }
     *entry = (cmi_entry){device, found->pool, found->owner};
     found->pool->calls_inside++;
+    found->pool->owners[found->owner].calls_inside++;
     return CMPOOL_OK;
+}
+
+static void note_leaving(const cmi_entry *entry)
+{
+    entry->pool->calls_inside--;
+    entry->pool->owners[entry->owner].calls_inside--;
 }
 
 void cmi_registry_leave(const cmi_entry *entry)
 {
-    entry->pool->calls_inside--;
+    note_leaving(entry);
     cmi_lock_release(&entry->device->lock);
 }
 
@@ -301,7 +308,7 @@ cmpool_status cmi_registry_destroy(cmpool_t handle)
         status = destroy(found, &entry);
         bool gone = !entry.owner && !atomic_load(&found->handle);
         if (!gone) {
-            entry.pool->calls_inside--;
+            note_leaving(&entry);
         }
         bool last = !entry.device->pools;
         cmi_lock_release(&entry.device->lock);

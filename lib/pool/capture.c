@@ -4,6 +4,7 @@
  *
  * A graph uses the addresses it was captured with each time it is launched, whatever was freed since. So a set is fed with new pages, or
  * with pages that the host saw idle before the capture began, and what it took stays its own, at its place, until the set is released.
+ * In its STREAM bin sets is only what captured work has freed; what the program frees outside a capture waits in the MIXED ones.
  */
 #include "pool/pool.h"
 
@@ -47,6 +48,34 @@ cmpool_status cmi_capture_end_foreign(void)
     return begun ? CMPOOL_OK : CMPOOL_ERR_INVALID_ARGUMENT;
 }
 
+void cmi_capture_found(void)
+{
+    pthread_mutex_lock(&gate);
+    atomic_fetch_add(&live_captures, 1);
+    pthread_mutex_unlock(&gate);
+}
+
+void cmi_capture_left(void)
+{
+    pthread_mutex_lock(&gate);
+    stop();
+    pthread_mutex_unlock(&gate);
+}
+
+cmpool_status cmi_capture_ask(cmi_device *device, uint32_t stream, CUstream handle, bool *captured)
+{
+    CUstreamCaptureStatus state = CU_STREAM_CAPTURE_STATUS_NONE;
+    cmi_call call;
+    cmpool_status status = cmi_device_call_begin(device, &call, device->streams[stream].context);
+    if (status == CMPOOL_OK) {
+        CUresult code = device->driver->StreamIsCapturing(handle, &state);
+        cmi_device_call_end(device, &call);
+        status = cmi_driver_status("cuStreamIsCapturing", code);
+    }
+    *captured = state != CU_STREAM_CAPTURE_STATUS_NONE || status == CMPOOL_ERR_CAPTURE; /* the legacy stream, barred by another's */
+    return status == CMPOOL_ERR_CAPTURE ? CMPOOL_OK : status;
+}
+
 static void let_go(void)
 {
     pthread_mutex_lock(&gate);
@@ -86,15 +115,36 @@ void cmi_capture_prepare(cmi_pool *pool, uint32_t owner)
     pool->owners[owner].captures++;
 }
 
+/* What the set's captures have freed is free for the next one on whatever stream, since their graphs never run at the same time. */
+static void settle(cmi_pool *pool, uint32_t number)
+{
+    cmi_heap *heap = &pool->heap;
+    cmi_heap_flush_slabs(heap);
+    for (uint32_t i = 0; i < heap->space_count; i++) {
+        for (cmi_block_id id = cmi_heap_first_block(heap, i); id; id = cmi_heap_block(heap, id)->next) {
+            const cmi_block *block = cmi_heap_block(heap, id);
+            const cmi_binset *set = block->kind == CMI_BLOCK_FREE ? cmi_heap_binset(heap, block->binset) : NULL;
+            if (!set || set->owner != number || set->kind != CMI_BINSET_STREAM) {
+                continue;
+            }
+            if (!cmi_heap_reserve_records(heap, CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(pool->device, CMI_HEAP_STEP_RECORDS)) {
+                return; /* it stays the stream's */
+            }
+            id = cmi_heap_rebin(heap, id, pool->owners[number].done[set->small], 0, CMI_HEAP_NO_STAMP);
+        }
+    }
+    cmi_pool_must_be_valid(pool);
+}
+
 cmpool_status cmi_capture_end(cmi_pool *pool, uint32_t owner)
 {
     if (!pool->owners[owner].captures) {
         return CMPOOL_ERR_INVALID_ARGUMENT;
     }
-    pool->owners[owner].captures--;
-    pthread_mutex_lock(&gate);
-    stop();
-    pthread_mutex_unlock(&gate);
+    if (--pool->owners[owner].captures == 0) {
+        settle(pool, owner);
+    }
+    cmi_capture_left();
     return CMPOOL_OK;
 }
 
@@ -142,8 +192,8 @@ cmpool_status cmi_capture_release(cmi_pool *pool, uint32_t number)
     if (pool->owners[number].captures) {
         return CMPOOL_ERR_CAPTURE;
     }
-    while (pool->device->in_flight) { /* somebody's blocks may be on their way into the set */
-        pthread_cond_wait(&pool->device->landed, &pool->device->lock.mutex);
+    if (pool->owners[number].calls_inside > 1) { /* blocks are on their way into the set */
+        return CMPOOL_ERR_BUSY;
     }
     cmi_heap_flush_slabs(heap);
     if (!dissolve_slabs(pool, number)) {

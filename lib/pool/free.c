@@ -25,9 +25,10 @@ static void set_uses(cmi_pool *pool, const cmi_place *place, uint32_t stamp)
 }
 
 /* Everything that was done to the block is ordered before `ticket` on each stream that touched it. */
-static uint32_t stamp_of_free(cmi_device *device, uint32_t uses, uint32_t first, uint32_t last, uint64_t ticket)
+/* `alone`: it needs no stamp where all of that is on one stream. */
+static uint32_t stamp_of_free(cmi_device *device, uint32_t uses, uint32_t first, uint32_t last, uint64_t ticket, bool alone)
 {
-    if (uses == CMI_NO_STAMP && first == last) {
+    if (uses == CMI_NO_STAMP && first == last && alone) {
         return CMI_NO_STAMP;
     }
     uint32_t stamp = cmi_stamp_add(device, uses, first, ticket);
@@ -49,12 +50,26 @@ static void note_free(cmi_device *device, uint32_t stream, uint64_t ticket, uint
     device->streams[stream].open_bytes += bytes;
 }
 
+/* Of a set's memory only what a capture of the set frees has no work of the program behind it. May drop and retake the lock. */
+static cmpool_status may_do_without_stamp(cmi_pool *pool, uint32_t owner, uint32_t stream, CUstream handle, bool *may)
+{
+    *may = pool->owners[owner].kind != CMI_OWNER_CAPTURE;
+    return *may || !pool->owners[owner].captures || stream == CMI_NO_STREAM ? CMPOOL_OK : cmi_capture_ask(pool->device, stream, handle, may);
+}
+
 cmpool_status cmi_pool_free(cmi_pool *pool, uint64_t address, uint32_t stream, CUstream handle)
 {
     cmi_device *device = pool->device;
     cmi_heap *heap = &pool->heap;
     cmi_place place;
+    bool alone = true;
     cmpool_status status = cmi_pool_place(pool, address, &place);
+    if (status == CMPOOL_OK) {
+        status = may_do_without_stamp(pool, place.owner, stream, handle, &alone);
+    }
+    if (status == CMPOOL_OK) {
+        status = cmi_pool_place(pool, address, &place);
+    }
     if (status != CMPOOL_OK) {
         return status;
     }
@@ -69,7 +84,7 @@ cmpool_status cmi_pool_free(cmi_pool *pool, uint64_t address, uint32_t stream, C
     if (uses != CMI_NO_STAMP) {
         set_uses(pool, &place, CMI_NO_STAMP);
     }
-    uint32_t stamp = stamp_of_free(device, uses, first, stream, ticket);
+    uint32_t stamp = stamp_of_free(device, uses, first, stream, ticket, alone);
     note_free(device, stream, ticket, place.bytes);
     if (place.slab) {
         cmi_heap_slot_free(heap, place.block, place.slot, ticket, stamp);

@@ -42,7 +42,7 @@ typedef struct climb {
  * has seen done, from itself only what its stream freed: a captured stream cannot be made to wait. */
 static bool may_look(const cmi_pool *pool, const cmi_pool *asker, const cmi_ask *ask, const cmi_binset *set)
 {
-    bool capture = ask && asker->owners[ask->owner].kind == CMI_OWNER_CAPTURE;
+    bool capture = ask && (ask->captured || asker->owners[ask->owner].kind == CMI_OWNER_CAPTURE);
     bool own = ask && pool == asker && set->owner == ask->owner;
     if (!own && pool->owners[set->owner].kind == CMI_OWNER_CAPTURE) {
         return false;
@@ -621,15 +621,21 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
             return known;
         }
     }
+    cmpool_status status = ask->stream ? cmi_capture_ask(device, ask->stream, ask->handle, &ask->captured) : CMPOOL_OK;
+    if (status != CMPOOL_OK) {
+        return status;
+    }
     if (!cmi_owner_binset(pool, ask->owner, ask->stream, 1)) { /* makes both, so that they are there whatever happens below */
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    if (ask->captured) {
+        cmi_capture_found();
     }
     if (device->full && ++device->slow_since_full >= PROBE_FULL_EVERY) {
         device->full = false; /* others may have given memory back */
         device->slow_since_full = 0;
     }
     climb c = {.pool = pool, .ask = ask};
-    cmpool_status status = CMPOOL_OK;
     outcome made = PLAN_SHORT;
     unsigned rounds = 0;                               /* busy neighbours must not keep a hopeless request for ever */
     bool possible = ask->bytes <= device->total_bytes; /* else nothing is looked for, and no addresses are taken */
@@ -671,6 +677,9 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
         pool->counters.refusals++;
         cmi_pool_explain(pool, ask, c.missing, c.rung_bytes);
         cmi_ring_write(&pool->ring, CMI_EVENT_REFUSE, 0, ask->bytes, ask->stream);
+    }
+    if (ask->captured) {
+        cmi_capture_left();
     }
     cmi_meta_free(c.donors, c.donor_room * sizeof *c.donors);
     cmi_meta_free(c.runs, c.run_room * sizeof *c.runs);

@@ -21,7 +21,7 @@ void cmi_owner_drop(cmi_pool *pool, uint32_t number)
         }
         cmi_meta_free(owner->of_stream[small], owner->of_stream_room * sizeof(uint32_t));
     }
-    *owner = (cmi_owner){0};
+    *owner = (cmi_owner){.calls_inside = owner->calls_inside}; /* the call that ends it */
 }
 
 cmpool_status cmi_owner_add(cmi_pool *pool, cmi_owner_kind kind, uint32_t *number)
@@ -191,7 +191,7 @@ static uint32_t settled_set(cmi_pool *pool, const cmi_block *block, uint64_t *ti
             left = &stamp->entries[i];
         }
     }
-    if (!left) {
+    if (!left || pool->owners[set->owner].kind == CMI_OWNER_CAPTURE) { /* see capture.c */
         return block->binset;
     }
     uint32_t own = cmi_owner_binset(pool, set->owner, left->stream, set->small); /* one stream is left to wait for */

@@ -127,6 +127,7 @@ typedef struct cmi_owner {
     bool used;
     uint8_t kind;               /* cmi_owner_kind */
     uint32_t captures;          /* CAPTURE: captures that allocate from it now */
+    uint32_t calls_inside;      /* public calls that may have dropped the lock */
     uint32_t done[2], mixed[2]; /* bin sets; index 1: free space of small pages */
     uint32_t *of_stream[2];     /* bin set by stream record number, 0: none yet */
     uint32_t of_stream_room;
@@ -241,6 +242,11 @@ void cmi_capture_start(void);
 /* The same for a capture that allocates from no pool of ours. */
 void cmi_capture_start_foreign(void);
 cmpool_status cmi_capture_end_foreign(void);
+/* Is the stream named by this call captured, announced or not? Drops and retakes the lock. */
+cmpool_status cmi_capture_ask(cmi_device *device, uint32_t stream, CUstream handle, bool *captured);
+/* Around the service of a request whose stream is captured: it counts as live also if nobody has announced it. */
+void cmi_capture_found(void);
+void cmi_capture_left(void);
 /* Around driver calls that would invalidate a capture, as cmi_device_call_begin and _end. CAPTURE: one is live; else none begins. */
 cmpool_status cmi_capture_barred_begin(cmi_device *device, cmi_call *call, uint32_t context);
 void cmi_capture_barred_end(cmi_device *device, cmi_call *call);
@@ -274,6 +280,7 @@ typedef struct cmi_ask {
     CUstream handle;
     CUcontext context; /* of a default stream: whose; NULL is the primary one */
     unsigned small;    /* 1: a page for small blocks is wanted */
+    bool captured;     /* the stream is being captured: it cannot be made to wait */
 } cmi_ask;
 
 cmpool_status cmi_pool_malloc(cmi_pool *pool, cmi_ask *ask, uint64_t *address);

@@ -243,6 +243,9 @@ cmpool_status cmi_stream_retire(cmi_device *device, cmi_pool *pool, uint32_t num
     if (device->streams[number].last_free > device->streams[number].covered) {
         status = cmi_fence_stream(device, pool, number, handle);
     }
+    if (status == CMPOOL_ERR_CAPTURE) { /* an event of the context covers them when the captures are over */
+        status = CMPOOL_OK;
+    }
     device->streams[number].retired = true;
     return status;
 }
