@@ -11,13 +11,6 @@ static cmpool_status find_stream(const cmi_entry *entry, cmpool_stream handle, C
     return cmi_stream_find(entry->device, handle, context, check, stream);
 }
 
-/* Where a pointer given to this handle points. A private pool or capture set knows its own blocks only, their parent knows all. */
-static cmpool_status find_block(const cmi_entry *entry, const void *ptr, cmi_place *place)
-{
-    cmpool_status status = cmi_pool_place(entry->pool, (uint64_t)(uintptr_t)ptr, place);
-    return status == CMPOOL_OK && entry->owner && place->owner != entry->owner ? CMPOOL_ERR_NOT_OURS : status;
-}
-
 static cmpool_status allocate(cmpool_t pool, void **ptr, const cmpool_request *request)
 {
     cmi_here here = cmi_registry_here(request->stream);
@@ -84,7 +77,7 @@ cmpool_status cmpool_free(cmpool_t pool, void *ptr, cmpool_stream stream)
         uint32_t number;
         cmi_place place;
         if (ptr) {
-            status = find_block(&entry, ptr, &place);
+            status = cmi_registry_find_block(&entry, ptr, &place);
             if (status == CMPOOL_OK) {
                 status = find_stream(&entry, stream, cmi_here_on(&here, entry.device), &number);
             }
@@ -105,7 +98,7 @@ cmpool_status cmpool_record_use(cmpool_t pool, void *ptr, cmpool_stream stream)
     if (status == CMPOOL_OK) {
         uint32_t number;
         cmi_place place;
-        status = find_block(&entry, ptr, &place);
+        status = cmi_registry_find_block(&entry, ptr, &place);
         if (status == CMPOOL_OK) {
             status = find_stream(&entry, stream, cmi_here_on(&here, entry.device), &number);
         }
@@ -149,7 +142,7 @@ cmpool_status cmpool_usable_size(cmpool_t pool, const void *ptr, size_t *bytes)
     }
     if (status == CMPOOL_OK) {
         cmi_place place;
-        status = find_block(&entry, ptr, &place);
+        status = cmi_registry_find_block(&entry, ptr, &place);
         if (status == CMPOOL_OK) {
             *bytes = place.bytes;
         }

@@ -134,6 +134,12 @@ cmpool_status cmi_registry_finish(cmpool_status status, const char *call)
     return status;
 }
 
+cmpool_status cmi_registry_find_block(const cmi_entry *entry, const void *ptr, cmi_place *place)
+{
+    cmpool_status status = cmi_pool_place(entry->pool, (uint64_t)(uintptr_t)ptr, place);
+    return status == CMPOOL_OK && entry->owner && place->owner != entry->owner ? CMPOOL_ERR_NOT_OURS : status;
+}
+
 /* ---- making and ending (registry lock held) ----------------------------------------------------- */
 
 /* A record that is free: an old one, or the next. NULL: no host memory, or 65,536 pools at once. */

@@ -59,7 +59,7 @@ cmpool_status cmi_device_open(cmi_device *device, int ordinal, const cmi_options
         device->full = device->lost = false;
         device->slow_since_full = 0;
         device->unretired_streams = 0;
-        status = open_store(device, options, peers, peer_count);
+        status = cmi_stream_open(device) ? open_store(device, options, peers, peer_count) : CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     } else {
         status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }

@@ -5,7 +5,7 @@
  */
 #include "pool/pool.h"
 
-enum { FENCES_PER_SCOPE = 8, QUERIES_PER_POLL = 64 };
+enum { FENCES_PER_SCOPE = 8, QUERIES_PER_POLL = 64, MOST_CONTEXTS = 32 };
 
 static bool same_scope(const cmi_fence *fence, uint32_t stream, uint32_t context)
 {
@@ -176,6 +176,9 @@ cmpool_status cmi_fence_contexts(cmi_device *device, cmi_pool *pool)
         }
     }
     for (uint32_t i = 0; i < device->context_count; i++) {
+        if (device->contexts[i].gone) {
+            continue;
+        }
         cmpool_status status = record(device, pool, CMI_NO_STREAM, NULL, i);
         if (status != CMPOOL_OK) {
             return status;
@@ -272,6 +275,9 @@ cmpool_status cmi_fence_host_wait(cmi_device *device, cmi_pool *pool)
         return CMPOOL_ERR_CAPTURE;
     }
     for (uint32_t i = 0; i < device->context_count; i++) {
+        if (device->contexts[i].gone) {
+            continue;
+        }
         uint64_t ticket = device->ticket++;
         cmi_call call;
         cmpool_status status = cmi_capture_barred_begin(device, &call, i);
@@ -344,15 +350,40 @@ static cmi_fence *find(cmi_device *device, uint32_t stream, uint32_t context, ui
     return best;
 }
 
+/* All that any context does from now on comes after the event: for requests that name no stream. */
+static CUresult wait_everywhere(cmi_device *device, CUevent event, const CUcontext *contexts, uint32_t count)
+{
+    CUresult code = CUDA_SUCCESS;
+    for (uint32_t i = 0; i < count && code == CUDA_SUCCESS; i++) {
+        code = device->driver->CtxWaitEvent(contexts[i], event);
+    }
+    return code;
+}
+
 static cmpool_status wait_for(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle, cmi_fence *fence)
 {
     CUevent event = fence->event;
     uint64_t ticket = fence->ticket;
     uint32_t scope = fence->stream, context = fence->context;
+    CUcontext contexts[MOST_CONTEXTS];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < device->context_count && stream == CMI_NO_STREAM; i++) {
+        if (count == MOST_CONTEXTS) {
+            return CMPOOL_ERR_UNSUPPORTED; /* the host waits instead */
+        }
+        contexts[count] = device->contexts[i].handle;
+        count += !device->contexts[i].gone;
+    }
     fence->pins++;
     cmi_call call;
-    cmpool_status status = cmi_device_call_begin(device, &call, device->streams[stream].context);
-    if (status == CMPOOL_OK) {
+    cmpool_status status = stream == CMI_NO_STREAM ? cmi_capture_barred_begin(device, &call, 0)
+                                                   : cmi_device_call_begin(device, &call, device->streams[stream].context);
+    if (status == CMPOOL_OK && stream == CMI_NO_STREAM) {
+        CUresult code = wait_everywhere(device, event, contexts, count);
+        cmi_capture_barred_end(device, &call);
+        status = cmi_driver_status("cuCtxWaitEvent", code);
+        pool->counters.device_waits++;
+    } else if (status == CMPOOL_OK) {
         CUresult code = device->driver->StreamWaitEvent(handle, event, 0);
         cmi_device_call_end(device, &call);
         status = cmi_driver_status("cuStreamWaitEvent", code);
@@ -406,6 +437,14 @@ cmpool_status cmi_fence_device_wait(cmi_device *device, cmi_pool *pool, uint32_t
     }
     sweep(device);
     return CMPOOL_OK;
+}
+
+void cmi_fence_forget_context(cmi_device *device, uint32_t context)
+{
+    for (uint32_t i = 0; i < device->fence_count; i++) {
+        device->fences[i].done = device->fences[i].done || device->fences[i].context == context;
+    }
+    sweep(device);
 }
 
 void cmi_fence_forget_all(cmi_device *device)

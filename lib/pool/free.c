@@ -4,7 +4,7 @@
  */
 #include "pool/pool.h"
 
-enum { FREES_PER_FENCE = 64 };
+enum { FREES_PER_FENCE = 64, FREES_PER_EPOCH = 256 };
 static const uint64_t BYTES_PER_FENCE = UINT64_C(64) << 20;
 
 static uint32_t uses_of(const cmi_pool *pool, const cmi_place *place)
@@ -28,6 +28,9 @@ static void set_uses(cmi_pool *pool, const cmi_place *place, uint32_t stamp)
 /* `alone`: it needs no stamp where all of that is on one stream. */
 static uint32_t stamp_of_free(cmi_device *device, uint32_t uses, uint32_t first, uint32_t last, uint64_t ticket, bool alone)
 {
+    if (first == CMI_NO_STREAM || last == CMI_NO_STREAM) { /* any stream may have used it */
+        return cmi_stamp_join(device, uses, cmi_stamp_new_whole(device));
+    }
     if (uses == CMI_NO_STAMP && first == last && alone) {
         return CMI_NO_STAMP;
     }
@@ -54,7 +57,8 @@ static void note_free(cmi_device *device, uint32_t stream, uint64_t ticket, uint
 static cmpool_status may_do_without_stamp(cmi_pool *pool, uint32_t owner, uint32_t stream, CUstream handle, bool *may)
 {
     *may = pool->owners[owner].kind != CMI_OWNER_CAPTURE;
-    return *may || !pool->owners[owner].captures || stream == CMI_NO_STREAM ? CMPOOL_OK : cmi_capture_ask(pool->device, stream, handle, may);
+    return *may || !pool->owners[owner].captures || stream == CMI_NO_STREAM ? CMPOOL_OK
+                                                                            : cmi_capture_ask(pool->device, stream, handle, may);
 }
 
 cmpool_status cmi_pool_free(cmi_pool *pool, uint64_t address, uint32_t stream, CUstream handle)
@@ -96,8 +100,15 @@ cmpool_status cmi_pool_free(cmi_pool *pool, uint64_t address, uint32_t stream, C
     cmi_pool_live_changed(pool, place.owner, -(int64_t)place.bytes, -(int64_t)place.requested);
     cmi_ring_write(&pool->ring, CMI_EVENT_FREE, address, place.bytes, stream);
     cmi_pool_must_be_valid(pool);
-    const cmi_stream *record = &device->streams[stream];
-    if (cmi_streams_are_many(device) && (record->open_frees >= FREES_PER_FENCE || record->open_bytes >= BYTES_PER_FENCE)) {
+    cmi_stream *record = &device->streams[stream];
+    if (stream == CMI_NO_STREAM) {
+        /* An epoch of frees that name no stream is closed when its memory is wanted, or when it is long. */
+        if (record->open_frees >= FREES_PER_EPOCH || record->open_bytes >= BYTES_PER_FENCE) {
+            record->open_frees = 0;
+            record->open_bytes = 0;
+            (void)cmi_fence_contexts(device, pool);
+        }
+    } else if (cmi_streams_are_many(device) && (record->open_frees >= FREES_PER_FENCE || record->open_bytes >= BYTES_PER_FENCE)) {
         (void)cmi_fence_stream(device, pool, stream, handle); /* a failure leaves the frees uncovered: a context event covers them later */
     }
     return CMPOOL_OK;
@@ -110,8 +121,9 @@ cmpool_status cmi_pool_record_use(cmi_pool *pool, uint64_t address, uint32_t str
     if (status != CMPOOL_OK) {
         return status;
     }
-    if (cmi_heap_binset(&pool->heap, cmi_heap_block(&pool->heap, place.block)->binset)->key == stream || CMI_MUTATION(USE_FORGOTTEN)) {
-        pool->counters.uses_recorded++; /* the stream it was allocated for is waited for anyway */
+    uint32_t first = cmi_heap_binset(&pool->heap, cmi_heap_block(&pool->heap, place.block)->binset)->key;
+    if (first == stream || first == CMI_NO_STREAM || CMI_MUTATION(USE_FORGOTTEN)) {
+        pool->counters.uses_recorded++; /* it is waited for anyway */
         return CMPOOL_OK;
     }
     if (place.slab && !place.slab->uses) {

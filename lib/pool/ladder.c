@@ -615,7 +615,7 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
 {
     cmi_device *device = pool->device;
     pool->counters.slow_path++;
-    if (pool->options.stream_check != CMI_STREAM_CHECK_OFF) {
+    if (pool->options.stream_check != CMI_STREAM_CHECK_OFF && ask->stream != CMI_NO_STREAM) {
         cmpool_status known = cmi_stream_find(device, ask->handle, ask->context, true, &ask->stream);
         if (known != CMPOOL_OK) {
             return known;

@@ -29,6 +29,7 @@ void cmi_pool_give_back(cmi_pool *pool, cmi_block_id block, uint32_t binset)
 static void hand_out(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id, uint32_t binset, uint64_t *address)
 {
     cmi_block *block = cmi_heap_block(&pool->heap, id);
+    cmi_stamp_drop(pool->device, block->stamp); /* its taker has been made to wait */
     cmi_heap_make_live(&pool->heap, id, binset, ask->requested, ask->tag, 0);
     *address = block->offset;
     cmi_pool_live_changed(pool, ask->owner, (int64_t)block->bytes, (int64_t)(block->bytes - block->slack));
@@ -55,7 +56,8 @@ static cmpool_status malloc_large(cmi_pool *pool, cmi_ask *ask, uint64_t *addres
     return CMPOOL_OK;
 }
 
-/* A slab's bytes out of a free block, within one page: else its free slots would hold a page that carries no live byte. 0: they do not fit. */
+/* A slab's bytes out of a free block, within one page: else its free slots would hold a page that carries no live byte. 0: they do not fit.
+ */
 static cmi_block_id take_slab(cmi_heap *heap, cmi_block_id id, uint64_t bytes)
 {
     const cmi_block *block = cmi_heap_block(heap, id);
@@ -84,6 +86,18 @@ static cmpool_status slab_from(cmi_pool *pool, const cmi_ask *ask, cmi_block_id 
     }
     cmi_pool_give_back(pool, id, rest_set);
     return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+}
+
+/* A page that all contexts wait for, but that nobody has seen done, for a request that names no stream: a slab would forget that. */
+static void hand_out_alone(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id, uint64_t *address)
+{
+    cmi_heap *heap = &pool->heap;
+    const cmi_owner *owner = &pool->owners[ask->owner];
+    uint64_t offset = cmi_heap_block(heap, id)->offset;
+    uint32_t stamp = cmi_stamp_copy(pool->device, cmi_heap_block(heap, id)->stamp);
+    id = cmi_heap_cut(heap, id, offset, ask->bytes);
+    cmi_heap_make_free(heap, cmi_heap_block(heap, id)->next, owner->mixed[1], pool->device->ticket, stamp);
+    hand_out(pool, ask, id, owner->done[1], address);
 }
 
 /* A whole page from the smallest free run that has one; 0 if there is none. */
@@ -141,6 +155,10 @@ static cmpool_status malloc_small(cmi_pool *pool, cmi_ask *ask, uint64_t *addres
                 hand_out(pool, ask, id, own, address);
                 return CMPOOL_OK;
             }
+        }
+        if (cmi_heap_block(heap, id)->stamp != CMI_NO_STAMP) {
+            hand_out_alone(pool, ask, id, address);
+            return CMPOOL_OK;
         }
         cmpool_status status = slab_from(pool, ask, id, own_small, class_index);
         if (status != CMPOOL_OK) {

@@ -299,11 +299,24 @@ static void keep_in_hand(const move *m, cmi_hand *hand, uint32_t from_hand)
     }
 }
 
-/* The bin set of memory that the asking stream has taken over: a free of it at the present ticket. The ladder has made the set. */
-static uint32_t own_from_now(move *m)
+/* Memory that the asking stream has taken over is its own: free from the present ticket on. Where none was named, all contexts have been
+ * made to wait, but the host has not seen it done: free behind the whole device. */
+static uint32_t set_from_now(move *m, uint32_t *stamp)
 {
-    m->pool->device->streams[m->ask->stream].last_free = m->pool->device->ticket;
-    return cmi_owner_binset(m->pool, m->ask->owner, m->ask->stream, 0);
+    cmi_device *device = m->pool->device;
+    *stamp = CMI_NO_STAMP;
+    if (m->ask->stream == CMI_NO_STREAM) {
+        *stamp = cmi_stamp_new_whole(device);
+        return m->pool->owners[m->ask->owner].mixed[0];
+    }
+    device->streams[m->ask->stream].last_free = device->ticket;
+    return cmi_owner_binset(m->pool, m->ask->owner, m->ask->stream, 0); /* the ladder has made it */
+}
+
+static void free_from_now(move *m, cmi_block_id id)
+{
+    uint32_t stamp, set = set_from_now(m, &stamp);
+    cmi_heap_make_free(&m->pool->heap, id, set, m->pool->device->ticket, stamp);
 }
 
 /* Free bytes on a page that has just arrived: nobody's for a new page; else behind what the asking stream does now. */
@@ -318,7 +331,7 @@ static void give_edge(move *m, cmi_block_id id)
     if (fresh || CMI_MUTATION(EDGE_FOR_EVERYBODY)) {
         cmi_heap_make_free(&pool->heap, id, pool->owners[m->ask->owner].done[0], 0, CMI_HEAP_NO_STAMP);
     } else {
-        cmi_heap_make_free(&pool->heap, id, own_from_now(m), pool->device->ticket, CMI_HEAP_NO_STAMP);
+        free_from_now(m, id);
     }
 }
 
@@ -352,7 +365,7 @@ static cmi_block_id publish_window(move *m, uint64_t offset)
     }
     /* The block tells its taker whose it was: memory that is free for everybody, or the asking stream's from now on. */
     cmi_block *block = cmi_heap_block(heap, whole);
-    block->binset = done ? m->pool->owners[m->ask->owner].done[0] : own_from_now(m);
+    block->binset = done ? m->pool->owners[m->ask->owner].done[0] : set_from_now(m, &block->stamp);
     block->ticket = done ? 0 : device->ticket;
     return whole;
 }
@@ -374,7 +387,7 @@ static void unpublish_window(move *m)
             id = cmi_heap_cut(heap, cmi_heap_find(heap, low), low, page);
             if (cmi_arena_slot(&m->pool->arena, low)->state == CMI_SLOT_MAPPED) {
                 /* Nothing is mapped before the asking stream waits for all of the pages, so they are its own now. */
-                cmi_heap_make_free(heap, id, own_from_now(m), m->pool->device->ticket, CMI_HEAP_NO_STAMP);
+                free_from_now(m, id);
             } else {
                 cmi_source_set_slots(m->pool, low, 1, CMI_SLOT_EMPTY);
                 cmi_heap_make_hole(heap, id);
@@ -495,7 +508,7 @@ cmpool_status cmi_source_fill(cmi_pool *pool, const cmi_ask *ask, const cmi_wind
     }
     pool->counters.mapped_slots = cmi_store_mappings(device->store);
     if (uncovered) {
-        (void)cmi_fence_stream(device, pool, ask->stream, ask->handle);
+        (void)(ask->stream == CMI_NO_STREAM ? cmi_fence_contexts(device, pool) : cmi_fence_stream(device, pool, ask->stream, ask->handle));
     }
     move_fini(&m);
     return status;

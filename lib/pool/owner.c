@@ -63,6 +63,9 @@ cmpool_status cmi_owner_add(cmi_pool *pool, cmi_owner_kind kind, uint32_t *numbe
 uint32_t cmi_owner_binset(cmi_pool *pool, uint32_t number, uint32_t stream, unsigned small)
 {
     cmi_owner *owner = &pool->owners[number];
+    if (stream == CMI_NO_STREAM) {
+        return owner->done[small]; /* who names no stream may use what is free for everybody */
+    }
     if (stream >= owner->of_stream_room) {
         uint32_t room = owner->of_stream_room ? owner->of_stream_room : 8;
         while (room <= stream) {

@@ -62,6 +62,7 @@ typedef struct cmi_stream {
 
 typedef struct cmi_context {
     CUcontext handle;
+    bool gone;              /* destroyed: nothing is asked of it any more */
     uint64_t covered, done; /* by events that cover the whole context */
 } cmi_context;
 
@@ -198,6 +199,11 @@ void cmi_stamp_fill_source(cmi_device *device, cmi_heap_source *source);
  * primary one. check: ask the driver whether the handle
  * still is the stream we knew. */
 cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, CUcontext context, bool check, uint32_t *stream);
+/* The tables of a device that has just been opened: record 0 stands for calls that name no stream. */
+bool cmi_stream_open(cmi_device *device);
+/* A context uses the device, or is about to go. */
+bool cmi_context_add(cmi_device *device, CUcontext handle);
+void cmi_context_remove(cmi_device *device, CUcontext handle);
 /* Known already, or CMI_NO_STREAM. */
 uint32_t cmi_stream_known(const cmi_device *device, CUstream handle, CUcontext context);
 bool cmi_stream_is_done(const cmi_device *device, uint32_t stream, uint64_t ticket);
@@ -229,6 +235,8 @@ void cmi_waits_add(cmi_waits *waits, uint32_t stream, uint64_t ticket);
 /* Make the stream named by this call wait on the device. Drops and retakes the lock. On failure the memory must not be used. */
 cmpool_status cmi_fence_device_wait(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle, const cmi_waits *waits);
 void cmi_fence_forget_all(cmi_device *device);
+/* The events of a context that is about to go. Drops and retakes the lock. */
+void cmi_fence_forget_context(cmi_device *device, uint32_t context);
 
 /* ---- capture.c: stream captures and the memory of graphs ---------------------------------------- */
 

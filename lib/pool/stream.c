@@ -148,6 +148,8 @@ static bool make_room(cmi_device *device)
     return true;
 }
 
+bool cmi_stream_open(cmi_device *device) { return make_room(device); }
+
 static bool context_number(cmi_device *device, CUcontext handle, uint32_t *number)
 {
     for (uint32_t i = 0; i < device->context_count; i++) {
@@ -168,6 +170,37 @@ static bool context_number(cmi_device *device, CUcontext handle, uint32_t *numbe
     *number = device->context_count++;
     device->contexts[*number] = (cmi_context){.handle = handle};
     return true;
+}
+
+bool cmi_context_add(cmi_device *device, CUcontext handle)
+{
+    uint32_t number;
+    if (!context_number(device, handle, &number)) {
+        return false;
+    }
+    device->streams[CMI_NO_STREAM].ordered = 0; /* what it does is ordered behind nothing yet */
+    if (device->contexts[number].gone) {        /* another context with the handle of a dead one: what was freed in that one stays done */
+        device->contexts[number] = (cmi_context){.handle = handle, .covered = device->ticket - 1, .done = device->ticket - 1};
+    }
+    return true;
+}
+
+void cmi_context_remove(cmi_device *device, CUcontext handle)
+{
+    for (uint32_t i = 1; i < device->context_count; i++) { /* the primary one is ours as long as a pool exists */
+        cmi_context *context = &device->contexts[i];
+        if (context->handle != handle || context->gone) {
+            continue;
+        }
+        context->gone = true; /* destroying a context ends its work */
+        context->covered = context->done = UINT64_MAX;
+        device->done_changes++;
+        for (uint32_t s = 1; s < device->stream_count; s++) {
+            device->streams[s].retired = device->streams[s].retired || device->streams[s].context == i;
+        }
+        cmi_fence_forget_context(device, i);
+        return;
+    }
 }
 
 /* What the driver says of a handle: its id (0 where it tells none) and, unless it is a default stream's, its context. */
