@@ -34,6 +34,25 @@ static cmpool_status open_store(cmi_device *device, const cmi_options *options, 
     return status;
 }
 
+static void free_tables(cmi_device *device)
+{
+    cmi_meta_free(device->streams, device->stream_room * sizeof *device->streams);
+    cmi_meta_free(device->stream_table, device->stream_table_room * sizeof *device->stream_table);
+    cmi_meta_free(device->contexts, device->context_room * sizeof *device->contexts);
+    for (uint32_t i = 0; i < device->stamp_chunk_count; i++) {
+        cmi_meta_free(device->stamp_chunks[i], CMI_STAMP_CHUNK * sizeof **device->stamp_chunks);
+    }
+    cmi_meta_free(device->stamp_chunks, device->stamp_chunk_room * sizeof *device->stamp_chunks);
+    device->streams = NULL;
+    device->stream_table = NULL;
+    device->contexts = NULL;
+    device->stamp_chunks = NULL;
+    device->stream_count = device->stream_room = device->stream_table_room = 0;
+    device->unused_streams = device->stream_table_used = 0;
+    device->context_count = device->context_room = 0;
+    device->stamp_chunk_count = device->stamp_chunk_room = device->unused_stamp = device->unused_stamp_count = 0;
+}
+
 cmpool_status cmi_device_open(cmi_device *device, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count)
 {
     cmpool_status status = cmi_driver_open(&device->driver);
@@ -64,32 +83,11 @@ cmpool_status cmi_device_open(cmi_device *device, int ordinal, const cmi_options
         status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }
     if (status != CMPOOL_OK) {
-        cmi_meta_free(device->contexts, device->context_room * sizeof *device->contexts);
-        device->contexts = NULL;
-        device->context_count = device->context_room = 0;
+        free_tables(device);
         device->driver->DevicePrimaryCtxRelease(handle);
         device->primary = NULL;
     }
     return status;
-}
-
-static void free_tables(cmi_device *device)
-{
-    cmi_meta_free(device->streams, device->stream_room * sizeof *device->streams);
-    cmi_meta_free(device->stream_table, device->stream_table_room * sizeof *device->stream_table);
-    cmi_meta_free(device->contexts, device->context_room * sizeof *device->contexts);
-    for (uint32_t i = 0; i < device->stamp_chunk_count; i++) {
-        cmi_meta_free(device->stamp_chunks[i], CMI_STAMP_CHUNK * sizeof **device->stamp_chunks);
-    }
-    cmi_meta_free(device->stamp_chunks, device->stamp_chunk_room * sizeof *device->stamp_chunks);
-    device->streams = NULL;
-    device->stream_table = NULL;
-    device->contexts = NULL;
-    device->stamp_chunks = NULL;
-    device->stream_count = device->stream_room = device->stream_table_room = 0;
-    device->unused_streams = device->stream_table_used = 0;
-    device->context_count = device->context_room = 0;
-    device->stamp_chunk_count = device->stamp_chunk_room = device->unused_stamp = device->unused_stamp_count = 0;
 }
 
 cmpool_status cmi_device_close(cmi_device *device)
