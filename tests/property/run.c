@@ -90,7 +90,8 @@ static bool do_alloc(world *w, const operation *step)
 static bool do_free(world *w, const operation *step)
 {
     world_block *block = &w->blocks[step->block];
-    return !block->bytes || !w->streams[step->stream].lives || free_block(w, block, (unsigned)step->stream);
+    unsigned stream = step->flags % 4 ? own_stream(w, block) : (unsigned)step->stream;
+    return !block->bytes || !w->streams[stream].lives || free_block(w, block, stream);
 }
 
 static bool do_free_some(world *w, const operation *step)
@@ -111,7 +112,7 @@ static bool do_use(world *w, const operation *step)
 {
     world_block *block = &w->blocks[step->block];
     unsigned stream = (unsigned)step->stream;
-    bool write = step->flags & 1, tell = step->flags & 2;
+    bool write = !(step->flags & 3), tell = step->flags & 12;
     if (!block->bytes || block->sealed || !w->streams[stream].lives) {
         return true;
     }
