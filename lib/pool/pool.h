@@ -234,6 +234,9 @@ typedef struct cmi_waits {
 void cmi_waits_add(cmi_waits *waits, uint32_t stream, uint64_t ticket);
 /* Make the stream named by this call wait on the device. Drops and retakes the lock. On failure the memory must not be used. */
 cmpool_status cmi_fence_device_wait(cmi_device *device, cmi_pool *pool, uint32_t stream, CUstream handle, const cmi_waits *waits);
+/* Take fences out that are done and that nobody uses; and give up the use of one (see cmi_fence.pins). */
+void cmi_fence_sweep(cmi_device *device);
+void cmi_fence_unpin(cmi_device *device, CUevent event);
 void cmi_fence_forget_all(cmi_device *device);
 /* The events of a context that is about to go. Drops and retakes the lock. */
 void cmi_fence_forget_context(cmi_device *device, uint32_t context);

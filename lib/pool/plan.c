@@ -1,0 +1,300 @@
+/*
+ * Plans: the window that a request is to get, and where its pages come from. Owns nothing but the pool's scratch; runs under the device
+ * lock, dropped only where a plan is made again afterwards; called by the ladder.
+ */
+#include "pool/climb.h"
+
+#include <string.h>
+
+/* ---- what may be used --------------------------------------------------------------------------- */
+
+/* May a request of `asker` look at a bin set of `pool`? Memory of graphs is its set's alone; and a set takes from others only what the host
+ * has seen done, from itself only what its stream freed: a captured stream cannot be made to wait. */
+static bool may_look(const cmi_pool *pool, const cmi_pool *asker, const cmi_ask *ask, const cmi_binset *set)
+{
+    bool capture = ask && (ask->captured || asker->owners[ask->owner].kind == CMI_OWNER_CAPTURE);
+    bool own = ask && pool == asker && set->owner == ask->owner;
+    if (!own && pool->owners[set->owner].kind == CMI_OWNER_CAPTURE) {
+        return false;
+    }
+    return !capture || set->kind == CMI_BINSET_DONE || (own && set->kind == CMI_BINSET_STREAM && set->key == ask->stream);
+}
+
+bool cmi_plan_mark_usable(cmi_pool *pool, const cmi_pool *asker, const cmi_ask *ask, reach far)
+{
+    cmi_heap *heap = &pool->heap;
+    uint32_t room = heap->binset_count + 1;
+    if (room > pool->use_room) {
+        uint8_t *grown = cmi_meta_resize(pool->use, pool->use_room, 2 * room);
+        if (!grown) {
+            return false;
+        }
+        pool->use = grown;
+        pool->use_room = 2 * room;
+    }
+    for (uint32_t i = 1; i <= heap->binset_count; i++) {
+        const cmi_binset *set = heap->binsets[i];
+        pool->use[i] = CMI_USE_NOT;
+        if (!set || !may_look(pool, asker, ask, set)) {
+            continue;
+        }
+        bool finished = set->kind == CMI_BINSET_DONE || (set->kind == CMI_BINSET_STREAM && ask && set->key == ask->stream);
+        if (finished || far >= REACH_PENDING) {
+            bool in_place =
+                far == REACH_FINISHED_BYTES || far == REACH_ANY || (ask && pool == asker && set->owner == ask->owner && !set->small);
+            pool->use[i] = in_place ? CMI_USE_BYTES : CMI_USE_PAGES;
+        }
+    }
+    return true;
+}
+
+/* ---- growth ------------------------------------------------------------------------------------- */
+
+/* New pages the slack allows: up to (1 + slack) times the peak of live bytes, this request included. */
+static uint64_t slack_pages(const cmi_pool *pool, uint64_t bytes)
+{
+    uint64_t peak = cmi_max_u64(pool->counters.peak_live_bytes, pool->counters.live_bytes + bytes);
+    uint64_t most = (peak + (uint64_t)((double)peak * (double)pool->options.slack / 1e6)) >> pool->heap.page_shift;
+    return most > pool->reserved_pages ? most - pool->reserved_pages : 0;
+}
+
+/* Old addresses that cannot be unmapped yet lock the free bytes beside them: past the budget new pages come before idle ones. */
+static bool too_many_stale(const cmi_pool *pool)
+{
+    return pool->counters.stale_slots > pool->reserved_pages * pool->options.stale_budget / 1000000;
+}
+
+/* Pages that the pool may hold beyond what it has. */
+uint64_t cmi_plan_pages_below_limit(const cmi_pool *pool)
+{
+    uint64_t limit = (pool->options.limit >> pool->heap.page_shift) - (CMI_MUTATION(LIMIT_ONE_PAGE_SHORT) && pool->options.limit);
+    return !pool->options.limit ? UINT32_MAX : limit > pool->reserved_pages ? limit - pool->reserved_pages : 0;
+}
+
+/* New pages that limit and headroom allow, as far as is known without trying. */
+uint64_t cmi_plan_growth_pages(climb *c)
+{
+    cmi_pool *pool = c->pool;
+    if (!c->may_grow || c->in_place || pool->device->full) {
+        return 0;
+    }
+    uint64_t most = cmi_plan_pages_below_limit(pool);
+    c->limited = most < UINT32_MAX;
+    if (pool->options.headroom && most) {
+        size_t left = 0, total = 0;
+        cmi_call call;
+        if (cmi_device_call_begin(pool->device, &call, 0) == CMPOOL_OK) {
+            if (pool->device->driver->MemGetInfo(&left, &total) != CUDA_SUCCESS) {
+                left = 0;
+            }
+            cmi_device_call_end(pool->device, &call);
+        }
+        uint64_t open = left > pool->options.headroom ? (left - pool->options.headroom) >> pool->heap.page_shift : 0;
+        c->limited = c->limited && most <= open;
+        most = cmi_min_u64(most, open);
+    }
+    return most;
+}
+
+/* ---- one plan ----------------------------------------------------------------------------------- */
+
+outcome cmi_plan_want_addresses(climb *c, cmpool_status *status)
+{
+    cmi_pool *pool = c->pool;
+    if (cmi_source_unmap_stale(pool, UINT64_MAX)) {
+        return PLAN_AGAIN;
+    }
+    uint64_t bytes = cmi_max_u64(pool->device->total_bytes, c->ask->bytes + c->ask->align);
+    *status = cmi_source_reserve_range(pool, bytes);
+    return *status == CMPOOL_OK ? PLAN_AGAIN : PLAN_FAILED;
+}
+
+static outcome mappings_allowed(climb *c, uint64_t more, cmpool_status *status)
+{
+    cmi_device *device = c->pool->device;
+    if (cmi_store_mappings(device->store) + more <= CMI_MAPPING_CEILING) {
+        return PLAN_DONE;
+    }
+    if (cmi_source_unmap_all_stale(device)) {
+        return PLAN_AGAIN;
+    }
+    *status = cmi_fence_host_wait(device, c->pool);
+    if (*status == CMPOOL_OK && cmi_source_unmap_all_stale(device)) {
+        return PLAN_AGAIN;
+    }
+    *status = *status == CMPOOL_OK ? CMPOOL_ERR_MAPPING_CEILING : *status;
+    return PLAN_FAILED;
+}
+
+/* Create what the plan wants; the rest of the plan is made again afterwards, since the lock was dropped. */
+outcome cmi_plan_create(climb *c, uint64_t wanted, uint64_t slack, cmpool_status *status)
+{
+    cmi_pool *pool = c->pool;
+    uint32_t got = 0;
+    *status = cmi_source_create(pool, &c->hand, (uint32_t)wanted, &got);
+    uint64_t gained = (uint64_t)got << pool->heap.page_shift;
+    uint64_t by_slack = cmi_min_u64(gained, slack << pool->heap.page_shift);
+    c->rung_bytes[CMPOOL_RUNG_SLACK] += by_slack;
+    c->rung_bytes[CMPOOL_RUNG_GROW] += gained - by_slack;
+    if (*status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY) {
+        pool->device->full = true;
+        pool->device->slow_since_full = 0;
+        *status = CMPOOL_OK;
+    }
+    return *status == CMPOOL_OK ? PLAN_AGAIN : PLAN_FAILED;
+}
+
+/* New pages to be created for a window, and of those the ones within the slack. */
+typedef struct wanted {
+    uint64_t pages, slack;
+} wanted;
+
+/* Free memory of graphs serves its set where it lies; its pages never leave their place. */
+static void keep_graph_memory(cmi_pool *pool)
+{
+    for (uint32_t i = 1; i <= pool->heap.binset_count; i++) {
+        const cmi_binset *set = pool->heap.binsets[i];
+        if (set && pool->owners[set->owner].kind == CMI_OWNER_CAPTURE) {
+            pool->use[i] = CMI_USE_NOT;
+        }
+    }
+}
+
+/* What each rung had to give when it was not enough, for the explanation of a refusal. */
+static void note_gains(climb *c, uint64_t idle, uint64_t siblings, uint64_t growth)
+{
+    unsigned shift = c->pool->heap.page_shift;
+    size_t *bytes = c->rung_bytes;
+    if (c->reach == REACH_FINISHED) {
+        bytes[CMPOOL_RUNG_MOVE] = idle << shift;
+    } else {
+        bytes[CMPOOL_RUNG_PENDING] = (idle << shift) - cmi_min_u64(idle << shift, bytes[CMPOOL_RUNG_MOVE]);
+    }
+    bytes[CMPOOL_RUNG_SIBLINGS] = (siblings << shift) + c->freed_by_callback;
+    bytes[CMPOOL_RUNG_GROW] = (c->hand.count + (growth < UINT32_MAX ? growth : 0)) << shift;
+}
+
+/*
+ * Where the window's pages come from: the hand, then new ones within the slack, then idle ones (the donors), then new ones beyond it. DONE:
+ * the donors are chosen, and *create says what is to be created first, if anything.
+ */
+static outcome choose_pages(climb *c, const cmi_window *window, uint64_t growth, wanted *create, cmpool_status *status)
+{
+    cmi_pool *pool = c->pool;
+    *create = (wanted){0, 0};
+    c->donor_count = 0;
+    c->taken = 0;
+    if (window->pages <= c->hand.count) {
+        return PLAN_DONE;
+    }
+    if (c->in_place) {
+        return PLAN_SHORT;
+    }
+    uint64_t missing = window->pages - c->hand.count;
+    create->slack = cmi_min_u64(cmi_min_u64(missing, growth), too_many_stale(pool) ? missing : slack_pages(pool, c->ask->bytes));
+    bool may_move = pool->options.stale_budget || !cmi_capture_is_live(); /* the strict form unmaps first */
+    keep_graph_memory(pool);
+    uint64_t idle = may_move ? cmi_donors_add(c, pool, window->offset, c->ask->bytes, missing - create->slack, &c->donor_count) : 0;
+    uint64_t room = cmi_plan_pages_below_limit(pool), given = 0;
+    if (idle != UINT64_MAX && may_move && c->use_siblings && create->slack + idle < missing && create->slack < room) {
+        given = cmi_donors_add_siblings(c, cmi_min_u64(room, missing - idle) - create->slack, &c->donor_count);
+        idle += given;
+    }
+    if (idle == UINT64_MAX) {
+        *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+        return PLAN_FAILED;
+    }
+    c->taken = cmi_min_u64(missing - create->slack, idle);
+    create->pages = missing - c->taken;
+    uint64_t most = cmi_min_u64(growth, room - given); /* given is within room */
+    if (create->pages > most) {
+        note_gains(c, idle - given, given, most);
+        c->missing = create->pages - most;
+        return PLAN_SHORT;
+    }
+    return PLAN_DONE;
+}
+
+/* A window of whole empty slots takes no more pages than the request has. One over free bytes needs fewer new ones, but may lie on parts of
+ * idle pages, which then cannot be moved: with nothing to spare that is too many. */
+static bool find_empty_window(const climb *c, cmi_window *window)
+{
+    cmi_pool *pool = c->pool;
+    const cmi_ask *ask = c->ask;
+    memset(pool->use, CMI_USE_NOT, pool->use_room);
+    bool found = cmi_heap_find_window(&pool->heap, pool->use, ask->bytes, cmi_max_u64(ask->align, pool->heap.source.page_bytes), window);
+    return cmi_plan_mark_usable(pool, pool, ask, c->reach) && found;
+}
+
+/* Look for the window that needs the fewest pages within reach, and fill it. SHORT: not enough pages within this reach. */
+static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
+{
+    cmi_pool *pool = c->pool;
+    const cmi_ask *ask = c->ask;
+    /* What drops the lock comes first: from the search for a window to its claim nothing may change. */
+    if (!c->in_place) {
+        outcome allowed = mappings_allowed(c, (ask->bytes >> pool->heap.page_shift) + 1, status);
+        if (allowed != PLAN_DONE) {
+            return allowed;
+        }
+    }
+    uint64_t growth = cmi_plan_growth_pages(c);
+    if (!cmi_plan_mark_usable(pool, pool, ask, c->reach)) {
+        *status = CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+        return PLAN_FAILED;
+    }
+    cmi_window window;
+    if (!cmi_heap_find_window(&pool->heap, pool->use, ask->bytes, ask->align, &window)) {
+        return c->in_place ? PLAN_SHORT : cmi_plan_want_addresses(c, status);
+    }
+    wanted create_first;
+    outcome chosen = choose_pages(c, &window, growth, &create_first, status);
+    if (chosen == PLAN_SHORT && c->use_siblings && !c->in_place && find_empty_window(c, &window)) {
+        chosen = choose_pages(c, &window, growth, &create_first, status);
+    }
+    if (chosen != PLAN_DONE) {
+        return chosen;
+    }
+    if (create_first.pages) {
+        uint64_t changes = pool->heap.changes, landings = pool->device->landings;
+        outcome created = cmi_plan_create(c, create_first.pages, create_first.slack, status);
+        /* Where nothing else has happened meanwhile, and all pages came, the plan holds as it is. */
+        bool undisturbed = pool->heap.changes == changes && pool->device->landings == landings + 1 && !c->use_siblings;
+        if (*status != CMPOOL_OK || !undisturbed || c->hand.count + c->taken < window.pages) {
+            return created;
+        }
+    }
+    cmi_log(CMI_LOG_STEP, "request of %llu bytes: window at %llx, %u pages: %u new, %u runs to take from, reach %d",
+            (unsigned long long)ask->bytes, (unsigned long long)window.offset, window.pages, c->hand.count, c->donor_count, (int)c->reach);
+    *status = cmi_source_fill(pool, ask, &window, &c->hand, c->donors, c->donor_count, block);
+    if ((*status == CMPOOL_ERR_UNSUPPORTED || *status == CMPOOL_ERR_CAPTURE) && c->reach >= REACH_PENDING) {
+        c->no_device_wait = true;
+        *status = CMPOOL_OK;
+        return PLAN_SHORT;
+    }
+    if (*status == CMPOOL_ERR_CAPTURE && c->donor_count && cmi_capture_is_live()) { /* began after the donors were chosen: without them */
+        *status = CMPOOL_OK;
+        return PLAN_AGAIN;
+    }
+    return *status == CMPOOL_OK ? PLAN_DONE : PLAN_FAILED;
+}
+
+outcome cmi_plan_in_place(climb *c, reach far, cmi_block_id *block, cmpool_status *status)
+{
+    c->reach = far;
+    c->in_place = true;
+    outcome made = plan(c, block, status);
+    c->in_place = false;
+    return made;
+}
+
+outcome cmi_plan_until_settled(climb *c, reach far, bool may_grow, cmi_block_id *block, cmpool_status *status)
+{
+    c->reach = far;
+    c->may_grow = may_grow;
+    outcome made;
+    do {
+        made = plan(c, block, status);
+    } while (made == PLAN_AGAIN);
+    return made;
+}
