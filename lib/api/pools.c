@@ -106,7 +106,7 @@ cmpool_status cmpool_device_trim(int device, size_t bytes, size_t *released)
         cmi_lock_acquire(&record->lock);
         if (record->pools) {
             uint64_t pages = 0;
-            status = cmi_trim_device(record, cmi_div_up(bytes, record->page_bytes), &pages);
+            status = cmi_trim_device(record, cmi_div_up(bytes, record->page_bytes), true, &pages);
             if (released) {
                 *released = pages * record->page_bytes;
             }

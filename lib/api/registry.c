@@ -105,6 +105,9 @@ static void note_leaving(const cmi_entry *entry)
 
 void cmi_registry_leave(const cmi_entry *entry)
 {
+    if (cmi_returns_may_be_due(entry->device)) {
+        cmi_returns_make(entry->device);
+    }
     note_leaving(entry);
     cmi_lock_release(&entry->device->lock);
 }

@@ -26,6 +26,9 @@ static cmpool_status open_store(cmi_device *device, const cmi_options *options, 
                                    .peer_count = peer_count};
         status = cmi_store_open(&device->store, &config);
     }
+    if (status == CMPOOL_OK) {
+        cmi_returns_register(device);
+    }
     cmi_driver_leave(&scope);
     if (status == CMPOOL_OK) {
         device->total_bytes = total;
@@ -97,6 +100,7 @@ cmpool_status cmi_device_close(cmi_device *device)
     cmi_lock_release(&device->lock);
     cmi_driver_scope scope;
     cmpool_status status = cmi_driver_enter(&scope, device->driver, device->primary);
+    cmi_returns_unregister(device);
     unsigned stranded = cmi_store_close(device->store); /* frees the records even where the driver is gone */
     if (status == CMPOOL_OK) {
         cmi_driver_leave(&scope);

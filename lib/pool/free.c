@@ -90,6 +90,9 @@ cmpool_status cmi_pool_free(cmi_pool *pool, uint64_t address, uint32_t stream, C
     }
     uint32_t stamp = stamp_of_free(device, uses, first, stream, ticket, alone);
     note_free(device, stream, ticket, place.bytes);
+    if (pool->options.idle_release) {
+        cmi_returns_note_free(pool, place.base, place.bytes);
+    }
     if (place.slab) {
         cmi_heap_slot_free(heap, place.block, place.slot, ticket, stamp);
     } else if (stamp == CMI_NO_STAMP) {

@@ -32,6 +32,7 @@ cmpool_status cmi_pool_create(cmi_pool **out, cmi_device *device, const cmi_opti
     }
     pool->next = device->pools;
     device->pools = pool;
+    cmi_returns_pool_made(pool);
     *out = pool;
     return CMPOOL_OK;
 }
@@ -59,6 +60,7 @@ cmpool_status cmi_pool_destroy(cmi_pool *pool)
             break;
         }
     }
+    cmi_returns_pool_gone(device);
     for (uint32_t i = 0; i < pool->owner_count; i++) {
         for (unsigned small = 0; small < 2; small++) {
             cmi_meta_free(pool->owners[i].of_stream[small], pool->owners[i].of_stream_room * sizeof(uint32_t));

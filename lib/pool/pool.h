@@ -14,6 +14,8 @@
 #include "record/record.h"
 #include "vm/vm.h"
 
+#include <stdatomic.h>
+
 enum { CMI_MAX_DEVICES = 64, CMI_MAPPING_CEILING = 400000 };
 
 /* ---- stamps: what must be done before bytes may be used ----------------------------------------- */
@@ -115,6 +117,11 @@ typedef struct cmi_device {
     uint32_t slow_since_full;
     bool lost; /* context or driver gone */
     uint64_t unretired_streams;
+
+    uint32_t idle_pools;           /* pools that give back what is idle for long */
+    uint32_t next_look;            /* second at which the first of them looks for it */
+    _Atomic(uint64_t) over_budget; /* bytes that the driver wants back; written by its threads, without the lock */
+    CUasyncCallbackHandle notifications;
 } cmi_device;
 
 typedef enum cmi_owner_kind {
@@ -150,6 +157,7 @@ struct cmi_pool {
     cmi_ring ring;
     uint64_t reserved_pages; /* MAPPED here, and on their way here */
     uint64_t promoted_at;    /* device done_changes when free blocks were last looked through */
+    uint32_t next_look;      /* with idle_release: second of the next search for pages that are idle for long */
     uint32_t calls_inside;   /* public calls that have dropped the lock */
     bool dying;
     cmpool_low_memory_fn low_memory;
@@ -362,7 +370,28 @@ cmpool_status cmi_source_reserve_range(cmi_pool *pool, uint64_t bytes);
 cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint64_t *released);
 /* For destroy: what the driver would not unmap is left to vm, and its pages too. Nobody else may know the pool any more. */
 void cmi_trim_abandon(cmi_pool *pool);
-cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, uint64_t *released);
+/* The same over all pools of a device, each down to its floor. */
+cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, bool wait, uint64_t *released);
+/* Give back a batch of the pages that have been idle for longer than idle_release, down to the floor, without any wait; *more: there may be
+ * others. No driver call where there is none. Returns pages. */
+uint64_t cmi_trim_idle(cmi_pool *pool, uint32_t now, bool *more);
+
+/* ---- returns.c: memory for other users of the device -------------------------------------------- */
+
+uint32_t cmi_returns_now(void);
+/* Bytes of a pool with idle_release were freed: the pages they lie on are not idle for long yet. */
+void cmi_returns_note_free(cmi_pool *pool, uint64_t address, uint64_t bytes);
+void cmi_returns_pool_made(cmi_pool *pool);
+void cmi_returns_pool_gone(cmi_device *device);
+/* The driver's memory notifications, where it has them: from here on; and no more. Registry lock held, device lock not. */
+void cmi_returns_register(cmi_device *device);
+void cmi_returns_unregister(cmi_device *device);
+/* On the way out of a call: what is due goes back to the driver, nothing while a capture is live. Drops and retakes the lock. */
+void cmi_returns_make(cmi_device *device);
+static inline bool cmi_returns_may_be_due(cmi_device *device)
+{
+    return (device->idle_pools | atomic_load_explicit(&device->over_budget, memory_order_relaxed)) != 0;
+}
 
 /* ---- figures.c ---------------------------------------------------------------------------------- */
 

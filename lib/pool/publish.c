@@ -54,12 +54,13 @@ void cmi_move_publish_chunk(move *m, uint32_t number, cmi_hand *hand)
 void cmi_move_land(move *m)
 {
     uint64_t page = m->pool->heap.source.page_bytes;
+    uint32_t now = m->pool->options.idle_release ? cmi_returns_now() : 0;
     cmi_slot *slot = NULL;
     for (uint32_t i = 0; i < m->arrival_count; i++) {
         bool next = i > 0 && m->arrivals[i].to == m->arrivals[i - 1].to + page; /* holes never span ranges, so neither do such runs */
         slot = next ? slot + 1 : cmi_arena_slot(&m->pool->arena, m->arrivals[i].to);
         if (m->arrivals[i].landed) {
-            *slot = (cmi_slot){.page = m->pages[i], .stamp = CMI_NO_STAMP, .fixed = slot->fixed, .state = CMI_SLOT_MAPPED};
+            *slot = (cmi_slot){.page = m->pages[i], .stamp = CMI_NO_STAMP, .freed_at = now, .fixed = slot->fixed, .state = CMI_SLOT_MAPPED};
             m->pool->counters.page_moves += m->arrivals[i].from != 0;
         }
     }

@@ -1,13 +1,14 @@
 /*
  * Trim: idle pages go back to the driver. Owns nothing; runs under the device lock, dropped around driver calls; called by api (trim,
- * limit, destroy) and for other users of the device. A page goes only when its work was seen done and no old address of it is left mapped.
+ * limit, destroy) and by returns.c for other users of the device. A page goes only when its work was seen done and no old address of it is
+ * left mapped.
  */
 #include "pool/pool.h"
 
-enum { TRIM_RUN = 256 };
+enum { TRIM_RUN = 256, IDLE_BATCH = 256, EVER = UINT32_MAX };
 
-/* Only what the host has seen done may be unmapped. */
-static bool mark_done(cmi_pool *pool)
+/* Only what the host has seen done may be unmapped; with `pending`, also what may be done by now. */
+static bool mark_releasable(cmi_pool *pool, bool pending)
 {
     cmi_heap *heap = &pool->heap;
     uint32_t room = heap->binset_count + 1;
@@ -21,8 +22,8 @@ static bool mark_done(cmi_pool *pool)
     }
     for (uint32_t i = 1; i <= heap->binset_count; i++) {
         const cmi_binset *set = heap->binsets[i];
-        bool done = set && set->kind == CMI_BINSET_DONE && pool->owners[set->owner].kind != CMI_OWNER_CAPTURE;
-        pool->use[i] = done ? CMI_USE_PAGES : CMI_USE_NOT;
+        bool may_go = set && (pending || set->kind == CMI_BINSET_DONE) && pool->owners[set->owner].kind != CMI_OWNER_CAPTURE;
+        pool->use[i] = may_go ? CMI_USE_PAGES : CMI_USE_NOT;
     }
     return true;
 }
@@ -125,12 +126,13 @@ static uint32_t release_run(cmi_pool *pool, uint64_t offset, uint32_t count)
     return gone;
 }
 
-/* The smallest idle run goes first, so that the large ones stay whole. false: nothing more can go. */
-static bool release_some(cmi_pool *pool, uint64_t most, uint64_t *released)
+/* Of pages on which nothing was freed after the second freed_by, the smallest idle run goes first, so that the large ones stay whole.
+ * false: nothing more can go. */
+static bool release_some(cmi_pool *pool, uint64_t most, uint32_t freed_by, uint64_t *released)
 {
     cmi_heap *heap = &pool->heap;
     if (!cmi_heap_reserve_records(heap, 2 * TRIM_RUN + CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(pool->device, CMI_HEAP_STEP_RECORDS) ||
-        !mark_done(pool)) {
+        !mark_releasable(pool, false)) {
         return false;
     }
     uint32_t runs = cmi_heap_idle_runs(heap, pool->use, 0, 0, NULL, 0, NULL);
@@ -144,12 +146,12 @@ static bool release_some(cmi_pool *pool, uint64_t most, uint64_t *released)
     uint64_t offset = 0;
     uint32_t best = 0;
     for (uint32_t i = 0; i < runs; i++) {
-        /* Pages that must stay for now (an old address is still mapped, or they are fixed) cut a run into parts. */
+        /* Pages that must stay for now (an old address is still mapped, they are fixed, or too young) cut a run into parts. */
         uint32_t start = 0;
         for (uint32_t k = 0; k <= list[i].pages; k++) {
             const cmi_slot *slot =
                 k < list[i].pages ? cmi_arena_slot(&pool->arena, list[i].offset + ((uint64_t)k << heap->page_shift)) : NULL;
-            if (slot && !slot->fixed && !has_stale_slot(&stale, slot->page)) {
+            if (slot && !slot->fixed && slot->freed_at <= freed_by && !has_stale_slot(&stale, slot->page)) {
                 continue;
             }
             if (k > start && (!best || k - start < best)) {
@@ -169,7 +171,7 @@ static bool release_some(cmi_pool *pool, uint64_t most, uint64_t *released)
     return gone > 0;
 }
 
-cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint64_t *released)
+static cmpool_status trim(cmi_pool *pool, uint64_t keep_pages, bool wait, uint32_t freed_by, uint64_t *released)
 {
     cmi_device *device = pool->device;
     cmpool_status status = cmi_capture_is_live() ? CMPOOL_ERR_CAPTURE : CMPOOL_OK;
@@ -190,7 +192,7 @@ cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint
         }
         cmi_source_unmap_all_stale(device); /* a released page with a mapping left gives nothing back */
         cmi_owner_promote(pool);
-        while (pool->reserved_pages > keep_pages && release_some(pool, pool->reserved_pages - keep_pages, released)) {}
+        while (pool->reserved_pages > keep_pages && release_some(pool, pool->reserved_pages - keep_pages, freed_by, released)) {}
     }
     pool->counters.driver_turns += *released > before;
     pool->counters.mapped_slots = cmi_store_mappings(device->store);
@@ -199,6 +201,53 @@ cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint
     }
     cmi_pool_must_be_valid(pool);
     return status;
+}
+
+cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint64_t *released)
+{
+    return trim(pool, keep_pages, wait, EVER, released);
+}
+
+static uint64_t floor_pages(const cmi_pool *pool) { return cmi_div_up(pool->options.floor, pool->heap.source.page_bytes); }
+
+/* Are there pages that could go once they are seen done? Asks nobody. */
+static bool has_idle_since(cmi_pool *pool, uint32_t freed_by)
+{
+    cmi_heap *heap = &pool->heap;
+    cmi_heap_flush_slabs(heap);
+    if (!mark_releasable(pool, true)) {
+        return false;
+    }
+    uint32_t runs = cmi_heap_idle_runs(heap, pool->use, 0, 0, NULL, 0, NULL);
+    cmi_idle_run *list = runs ? cmi_meta_alloc(runs * sizeof *list) : NULL;
+    bool found = false;
+    if (list) {
+        cmi_heap_idle_runs(heap, pool->use, 0, 0, list, runs, NULL);
+    }
+    for (uint32_t i = 0; list && i < runs && !found; i++) {
+        const cmi_slot *slot = cmi_arena_slot(&pool->arena, list[i].offset); /* no run lies in two ranges */
+        for (uint32_t k = 0; k < list[i].pages && !found; k++) {
+            found = slot[k].freed_at <= freed_by && !slot[k].fixed;
+        }
+    }
+    cmi_meta_free(list, runs * sizeof *list);
+    return found;
+}
+
+uint64_t cmi_trim_idle(cmi_pool *pool, uint32_t now, bool *more)
+{
+    uint64_t floor = floor_pages(pool), released = 0;
+    *more = false;
+    if (now < pool->options.idle_release || pool->reserved_pages <= floor) {
+        return 0;
+    }
+    uint32_t freed_by = now - (uint32_t)pool->options.idle_release;
+    if (has_idle_since(pool, freed_by)) {
+        uint64_t batch = cmi_min_u64(pool->reserved_pages - floor, IDLE_BATCH);
+        (void)trim(pool, pool->reserved_pages - batch, false, freed_by, &released);
+        *more = released == IDLE_BATCH;
+    }
+    return released;
 }
 
 void cmi_trim_abandon(cmi_pool *pool)
@@ -220,14 +269,16 @@ void cmi_trim_abandon(cmi_pool *pool)
     cmi_device_call_end(device, &call);
 }
 
-cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, uint64_t *released)
+cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, bool wait, uint64_t *released)
 {
     cmpool_status worst = CMPOOL_OK;
-    for (unsigned pass = 0; pass < 2; pass++) {
+    for (unsigned pass = 0; pass < (wait ? 2u : 1u); pass++) {
         for (cmi_pool *pool = device->pools; pool && *released < pages; pool = pool->next) {
-            uint64_t floor = cmi_div_up(pool->options.floor, pool->heap.source.page_bytes);
+            if (pool->dying) {
+                continue;
+            }
             uint64_t missing = pages - *released;
-            uint64_t keep = cmi_max_u64(floor, pool->reserved_pages > missing ? pool->reserved_pages - missing : 0);
+            uint64_t keep = cmi_max_u64(floor_pages(pool), pool->reserved_pages > missing ? pool->reserved_pages - missing : 0);
             pool->calls_inside++;
             cmpool_status status = cmi_trim_pool(pool, keep, pass == 1, released);
             pool->calls_inside--;

@@ -23,7 +23,7 @@ static cmi_range *new_record(uint32_t slot_count)
         return NULL;
     }
     for (uint32_t i = 0; i < slot_count; i++) {
-        range->slots[i] = (cmi_slot){.page = CMI_NO_PAGE, .stamp = CMI_NO_STAMP, .next_stale = UINT32_MAX, .state = CMI_SLOT_EMPTY};
+        range->slots[i] = (cmi_slot){.page = CMI_NO_PAGE, .stamp = CMI_NO_STAMP, .state = CMI_SLOT_EMPTY};
         range->mappings[i] = CMI_NO_PAGE;
     }
     return range;

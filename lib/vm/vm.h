@@ -89,11 +89,11 @@ typedef enum cmi_slot_state {
 } cmi_slot_state;
 
 typedef struct cmi_slot {
-    uint32_t page;       /* MAPPED, STALE: page number in the store; else CMI_NO_PAGE */
-    uint32_t stamp;      /* STALE: the pool's number of the stamp to be seen done; else CMI_NO_STAMP */
-    uint32_t next_stale; /* STALE: slot number of the next stale slot of the same page, UINT32_MAX ends; kept by the pool */
-    uint16_t fixed;      /* count of reasons why the page must not leave this address */
-    uint8_t state;       /* cmi_slot_state */
+    uint32_t page;     /* MAPPED, STALE: page number in the store; else CMI_NO_PAGE */
+    uint32_t stamp;    /* STALE: the pool's number of the stamp to be seen done; else CMI_NO_STAMP */
+    uint32_t freed_at; /* MAPPED: second at which bytes of it were last freed, or at which it came; kept by pools with idle_release */
+    uint16_t fixed;    /* count of reasons why the page must not leave this address */
+    uint8_t state;     /* cmi_slot_state */
     uint8_t spare;
 } cmi_slot;
 
