@@ -17,7 +17,7 @@ static _Atomic uint32_t live_captures;                          /* written under
 static uint32_t foreign_captures;                               /* of those, without a set */
 static uint32_t barred_calls;                                   /* in the driver now */
 
-bool cmi_capture_is_live(void) { return atomic_load(&live_captures) != 0; }
+bool cmi_capture_is_live(void) { return atomic_load(&live_captures) != 0 && !CMI_MUTATION(CAPTURE_IGNORED); }
 
 static void start(uint32_t foreign)
 {
@@ -174,6 +174,10 @@ static bool hand_over(cmi_pool *pool, cmi_block_id *id)
         return false;
     }
     const cmi_binset *set = cmi_heap_binset(heap, block->binset);
+    if (block->kind == CMI_BLOCK_FREE && CMI_MUTATION(GRAPH_MEMORY_RELEASED_BARE)) {
+        *id = cmi_heap_rebin(heap, *id, pool->owners[0].done[set->small], 0, CMI_HEAP_NO_STAMP);
+        return true;
+    }
     if (block->kind == CMI_BLOCK_FREE) {
         *id = cmi_heap_rebin(heap, *id, pool->owners[0].mixed[set->small], device->ticket, cmi_stamp_new_whole(device));
         return true;

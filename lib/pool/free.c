@@ -56,7 +56,7 @@ static void note_free(cmi_device *device, uint32_t stream, uint64_t ticket, uint
 /* Of a set's memory only what a capture of the set frees has no work of the program behind it. May drop and retake the lock. */
 static cmpool_status may_do_without_stamp(cmi_pool *pool, uint32_t owner, uint32_t stream, CUstream handle, bool *may)
 {
-    *may = pool->owners[owner].kind != CMI_OWNER_CAPTURE;
+    *may = pool->owners[owner].kind != CMI_OWNER_CAPTURE || CMI_MUTATION(CAPTURE_AFTER_EAGER_FREE);
     return *may || !pool->owners[owner].captures || stream == CMI_NO_STREAM ? CMPOOL_OK
                                                                             : cmi_capture_ask(pool->device, stream, handle, may);
 }

@@ -276,6 +276,7 @@ cmpool_status cmi_source_fill(cmi_pool *pool, const cmi_ask *ask, const cmi_wind
     uint32_t from_hand = (uint32_t)cmi_min_u64(hand->count, m.arrival_count);
 
     bool wait = m.waits.count && !CMI_MUTATION(WAIT_SKIPPED);
+    wait = wait && !(CMI_MUTATION(PENDING_FED_TO_CAPTURE) && pool->owners[ask->owner].kind == CMI_OWNER_CAPTURE);
     cmpool_status status = wait ? cmi_fence_device_wait(device, pool, ask->stream, ask->handle, &m.waits) : CMPOOL_OK;
     if (status == CMPOOL_OK && pool->options.stale_budget == 0 && m.chunk_count) {
         status = unmap_first(&m);

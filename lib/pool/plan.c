@@ -14,10 +14,10 @@ static bool may_look(const cmi_pool *pool, const cmi_pool *asker, const cmi_ask 
 {
     bool capture = ask && (ask->captured || asker->owners[ask->owner].kind == CMI_OWNER_CAPTURE);
     bool own = ask && pool == asker && set->owner == ask->owner;
-    if (!own && pool->owners[set->owner].kind == CMI_OWNER_CAPTURE) {
+    if (!own && pool->owners[set->owner].kind == CMI_OWNER_CAPTURE && !CMI_MUTATION(GRAPH_MEMORY_SHARED)) {
         return false;
     }
-    return !capture || set->kind == CMI_BINSET_DONE || (own && set->kind == CMI_BINSET_STREAM && set->key == ask->stream);
+    return !capture || CMI_MUTATION(PENDING_FED_TO_CAPTURE) || set->kind == CMI_BINSET_DONE || (own && set->kind == CMI_BINSET_STREAM && set->key == ask->stream);
 }
 
 bool cmi_plan_mark_usable(cmi_pool *pool, const cmi_pool *asker, const cmi_ask *ask, reach far)
@@ -154,7 +154,7 @@ static void keep_graph_memory(cmi_pool *pool)
 {
     for (uint32_t i = 1; i <= pool->heap.binset_count; i++) {
         const cmi_binset *set = pool->heap.binsets[i];
-        if (set && pool->owners[set->owner].kind == CMI_OWNER_CAPTURE) {
+        if (set && pool->owners[set->owner].kind == CMI_OWNER_CAPTURE && !CMI_MUTATION(GRAPH_MEMORY_MOVED)) {
             pool->use[i] = CMI_USE_NOT;
         }
     }
