@@ -121,11 +121,14 @@ cmpool_status cmpool_stream_retire(int device, cmpool_stream stream)
     if (record) {
         cmi_lock_acquire(&record->lock);
         cmi_pool *pool = record->pools;
+        while (pool && pool->dying) { /* any other will do: it is for its counters */
+            pool = pool->next;
+        }
         uint32_t number = pool ? cmi_stream_known(record, stream, cmi_here_on(&here, record)) : CMI_NO_STREAM;
         if (number) {
-            pool->calls_inside++;
+            cmi_pool_pin(pool);
             status = cmi_stream_retire(record, pool, number, stream);
-            pool->calls_inside--;
+            cmi_pool_unpin(pool);
         }
         cmi_lock_release(&record->lock);
     }

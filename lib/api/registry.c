@@ -288,7 +288,11 @@ static cmpool_status destroy(record *found, const cmi_entry *entry)
     if (pool->owners[entry->owner].kind == CMI_OWNER_CAPTURE) {
         return CMPOOL_ERR_UNSUPPORTED;
     }
-    if (pool->calls_inside > 1 || pool->owners[entry->owner].live_blocks) {
+    bool busy;
+    while (!(busy = pool->calls_inside > 1 || pool->owners[entry->owner].live_blocks) && pool->pins) {
+        pthread_cond_wait(&entry->device->landed, &entry->device->lock.mutex);
+    }
+    if (busy) {
         return CMPOOL_ERR_BUSY;
     }
     if (entry->owner) {

@@ -27,6 +27,9 @@ typedef struct climb {
     uint64_t taken;      /* pages that the donors give */
     bool no_device_wait; /* the driver has no event for what must be waited for, or a capture bars it */
     bool limited;        /* the pool's limit, not the device, is what stops growth */
+    bool alone;          /* no other thread has pages on their way, nor will have */
+    bool others;         /* another had, at some time during this climb */
+    uint64_t carried;    /* cmi_device.carried when it was last looked at */
     uint64_t freed_by_callback;
     size_t rung_bytes[CMPOOL_RUNG_COUNT]; /* what each rung had to give */
 } climb;

@@ -166,9 +166,9 @@ cmpool_status cmi_device_add_peer(cmi_device *device, int peer)
     cmi_driver_leave(&scope);
     cmi_lock_acquire(&device->lock);
     for (cmi_pool *pool = device->pools; pool && status == CMPOOL_OK; pool = pool->next) {
-        pool->calls_inside++;
+        cmi_pool_pin(pool);
         status = grant_pool(device, pool);
-        pool->calls_inside--;
+        cmi_pool_unpin(pool);
     }
     cmi_lock_release(&device->lock);
     return status;
@@ -205,5 +205,35 @@ void cmi_device_call_end(cmi_device *device, cmi_call *call)
     cmi_lock_acquire(&device->lock);
     device->in_flight--;
     device->landings++;
+    pthread_cond_broadcast(&device->landed);
+}
+
+void cmi_device_carry_begin(cmi_device *device)
+{
+    while (device->alone) {
+        pthread_cond_wait(&device->landed, &device->lock.mutex);
+    }
+    device->carriers++;
+    device->carried++;
+}
+
+void cmi_device_carry_alone(cmi_device *device)
+{
+    cmi_device_carry_end(device, false);
+    while (device->alone) {
+        pthread_cond_wait(&device->landed, &device->lock.mutex);
+    }
+    device->alone = true;
+    while (device->carriers) {
+        pthread_cond_wait(&device->landed, &device->lock.mutex);
+    }
+    device->carriers = 1;
+    device->carried++;
+}
+
+void cmi_device_carry_end(cmi_device *device, bool alone)
+{
+    device->carriers--;
+    device->alone = device->alone && !alone;
     pthread_cond_broadcast(&device->landed);
 }

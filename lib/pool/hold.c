@@ -13,6 +13,7 @@ cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages)
     climb c = {.pool = pool, .ask = &ask, .may_grow = true};
     cmpool_status status = CMPOOL_OK;
     cmi_block_id block = 0;
+    cmi_device_carry_begin(pool->device);
     pool->device->full = false;
     if (ask.bytes > pool->device->total_bytes) {
         status = CMPOOL_ERR_OUT_OF_DEVICE_MEMORY;
@@ -39,6 +40,7 @@ cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages)
     }
     uint64_t missing = pages - c.hand.count;
     cmi_source_put_down(pool, &c.hand);
+    cmi_device_carry_end(pool->device, false);
     if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT) {
         cmi_pool_explain(pool, &ask, missing, c.rung_bytes);
     }

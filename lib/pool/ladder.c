@@ -5,7 +5,9 @@
  */
 #include "pool/climb.h"
 
-enum { PROBE_FULL_EVERY = 256, MOST_ROUNDS = 64 };
+#include <string.h>
+
+enum { PROBE_FULL_EVERY = 256 };
 
 /* Is anything free that the stream of this request may not use at once? */
 static bool something_pending(const cmi_pool *pool, uint32_t stream)
@@ -148,16 +150,22 @@ static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status
     make_siblings_ready(pool);
     device->full = false;
     outcome made = climb_middle(c, block, status);
-    if (made != PLAN_SHORT || !pool->low_memory) {
+    if (made != PLAN_SHORT || !pool->low_memory || c->alone) { /* what the program had to give it has given before */
         return made;
     }
     cmpool_low_memory_fn callback = pool->low_memory;
     void *user = pool->low_memory_user;
     uint64_t handle = pool->owners[c->ask->owner].generation;
     uint64_t before = pool->counters.live_bytes;
+    cmi_source_put_down(pool, &c->hand); /* the callback may make requests of its own, and trim */
+    c->others = c->others || device->carried != c->carried;
+    cmi_device_carry_end(device, false);
     cmi_lock_release(&device->lock);
     int again = callback(user, handle, c->ask->bytes);
     cmi_lock_acquire(&device->lock);
+    cmi_device_carry_begin(device);
+    c->carried = device->carried;
+    c->others = c->others || device->carriers > 1;
     c->freed_by_callback = before - cmi_min_u64(before, pool->counters.live_bytes);
     c->rung_bytes[CMPOOL_RUNG_SIBLINGS] += c->freed_by_callback;
     if (!again) {
@@ -192,14 +200,46 @@ static outcome climb_host_wait(climb *c, cmi_block_id *block, cmpool_status *sta
     return made == PLAN_SHORT ? scrape(c, block, status) : made;
 }
 
-/* Somebody else's pages are on their way: wait for them to land rather than refuse. */
-static bool others_in_flight(cmi_device *device)
+/* All rungs once. */
+static outcome climb_once(climb *c, cmi_block_id *block, cmpool_status *status)
 {
-    if (!device->in_flight) {
-        return false;
+    cmi_pool *pool = c->pool;
+    drain_caches(pool);
+    c->use_siblings = false;
+    *block = bins_again(pool, c->ask);
+    if (!*block && (cmi_streams_are_many(pool->device) || pool->counters.stale_slots)) {
+        promote(pool, c->ask->stream);
+        cmi_source_unmap_stale(pool, UINT64_MAX); /* old addresses are room for windows again */
+        *block = bins_again(pool, c->ask);
     }
-    pthread_cond_wait(&device->landed, &device->lock.mutex);
-    return true;
+    if (*block) {
+        return PLAN_DONE;
+    }
+    outcome made = climb_middle(c, block, status);
+    if (made == PLAN_SHORT) {
+        made = climb_others(c, block, status);
+    }
+    if (made == PLAN_SHORT) {
+        made = scrape(c, block, status);
+    }
+    return made == PLAN_SHORT ? climb_host_wait(c, block, status) : made;
+}
+
+/* Pages of other threads may have been on their way during a climb that found too little; then the last word is a climb without them. */
+static outcome climb_until_sure(climb *c, cmi_block_id *block, cmpool_status *status)
+{
+    cmi_device *device = c->pool->device;
+    c->others = device->carriers > 1;
+    c->carried = device->carried;
+    outcome made = climb_once(c, block, status);
+    if (made == PLAN_SHORT && (c->others || device->carried != c->carried)) {
+        cmi_source_put_down(c->pool, &c->hand); /* of two that are short neither keeps from the other what it has */
+        cmi_device_carry_alone(device);
+        c->alone = true;
+        memset(c->rung_bytes, 0, sizeof c->rung_bytes);
+        made = climb_once(c, block, status);
+    }
+    return made;
 }
 
 cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block)
@@ -216,7 +256,8 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
     if (status != CMPOOL_OK) {
         return status;
     }
-    if (!cmi_owner_binset(pool, ask->owner, ask->stream, 1)) { /* makes both, so that they are there whatever happens below */
+    /* Both bin sets are made, so that they are there whatever happens below; records and stamps are kept for the caller's own steps. */
+    if (!cmi_owner_binset(pool, ask->owner, ask->stream, 1) || !cmi_pool_earmark(pool)) {
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }
     if (ask->captured) {
@@ -228,37 +269,13 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
     }
     climb c = {.pool = pool, .ask = ask};
     outcome made = PLAN_SHORT;
-    unsigned rounds = 0;                               /* busy neighbours must not keep a hopeless request for ever */
     bool possible = ask->bytes <= device->total_bytes; /* else nothing is looked for, and no addresses are taken */
     if (!possible) {
         c.missing = cmi_div_up(ask->bytes - device->total_bytes, pool->heap.source.page_bytes);
     }
-    while (possible) {
-        drain_caches(pool);
-        c.use_siblings = false;
-        *block = bins_again(pool, ask);
-        if (!*block && (cmi_streams_are_many(device) || pool->counters.stale_slots)) {
-            promote(pool, ask->stream);
-            cmi_source_unmap_stale(pool, UINT64_MAX); /* old addresses are room for windows again */
-            *block = bins_again(pool, ask);
-        }
-        if (*block) {
-            made = PLAN_DONE;
-            break;
-        }
-        made = climb_middle(&c, block, &status);
-        if (made == PLAN_SHORT) {
-            made = climb_others(&c, block, &status);
-        }
-        if (made == PLAN_SHORT) {
-            made = scrape(&c, block, &status);
-        }
-        if (made == PLAN_SHORT) {
-            made = climb_host_wait(&c, block, &status);
-        }
-        if (made != PLAN_SHORT || ++rounds == MOST_ROUNDS || !others_in_flight(device)) {
-            break;
-        }
+    cmi_device_carry_begin(device);
+    if (possible) {
+        made = climb_until_sure(&c, block, &status);
     }
     cmi_source_put_down(pool, &c.hand);
     if (made == PLAN_SHORT) {
@@ -272,6 +289,8 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
     if (ask->captured) {
         cmi_capture_left();
     }
+    cmi_device_carry_end(device, c.alone);
+    cmi_pool_end_earmark(pool);
     cmi_meta_free(c.donors, c.donor_room * sizeof *c.donors);
     cmi_meta_free(c.runs, c.run_room * sizeof *c.runs);
     return status;

@@ -133,7 +133,7 @@ static bool make_ready(move *m, cmi_hand *hand, const cmi_donor *donors, uint32_
     }
     m->pool->device->earmarked_stamps += m->stamps;
     for (uint32_t i = 0; i < donor_count; i++) {
-        donors[i].pool->calls_inside++; /* a sibling must not go while its pages are on their way */
+        cmi_pool_pin(donors[i].pool); /* a sibling must not go while its pages are on their way */
     }
     return true;
 }
@@ -142,7 +142,7 @@ static void end_ready(const move *m, const cmi_donor *donors, uint32_t donor_cou
 {
     for (uint32_t i = 0; i < donor_count; i++) {
         cmi_heap_end_earmark(&donors[i].pool->heap, m->records);
-        donors[i].pool->calls_inside--;
+        cmi_pool_unpin(donors[i].pool);
     }
     cmi_heap_end_earmark(&m->pool->heap, m->records);
     m->pool->device->earmarked_stamps -= m->stamps;

@@ -37,6 +37,22 @@ cmpool_status cmi_pool_create(cmi_pool **out, cmi_device *device, const cmi_opti
     return CMPOOL_OK;
 }
 
+void cmi_pool_unpin(cmi_pool *pool)
+{
+    if (--pool->pins == 0) {
+        pthread_cond_broadcast(&pool->device->landed);
+    }
+}
+
+static void unlink_pool(cmi_device *device, const cmi_pool *pool)
+{
+    cmi_pool **link = &device->pools;
+    while (*link != pool) {
+        link = &(*link)->next;
+    }
+    *link = pool->next;
+}
+
 cmpool_status cmi_pool_destroy(cmi_pool *pool)
 {
     cmi_device *device = pool->device;
@@ -50,16 +66,11 @@ cmpool_status cmi_pool_destroy(cmi_pool *pool)
         status = status == CMPOOL_OK ? CMPOOL_ERR_DRIVER : status;
         cmi_trim_abandon(pool);
     }
+    unlink_pool(device, pool); /* before its ranges go: other threads walk the list meanwhile */
     cmi_call call;
     cmi_device_call_begin_anyway(device, &call);
     cmi_arena_fini(&pool->arena); /* frees the records; what the driver refuses is counted */
     cmi_device_call_end(device, &call);
-    for (cmi_pool **link = &device->pools; *link; link = &(*link)->next) {
-        if (*link == pool) {
-            *link = pool->next;
-            break;
-        }
-    }
     cmi_returns_pool_gone(device);
     for (uint32_t i = 0; i < pool->owner_count; i++) {
         for (unsigned small = 0; small < 2; small++) {
@@ -82,6 +93,24 @@ cmpool_status cmi_pool_hold(cmi_pool *pool, uint64_t pages)
 bool cmi_pool_make_ready(cmi_pool *pool)
 {
     return cmi_heap_reserve_records(&pool->heap, 2 * CMI_HEAP_STEP_RECORDS) && cmi_stamp_reserve(pool->device, 2 * CMI_HEAP_STEP_RECORDS);
+}
+
+/* For the last step of a climb, and for those of its caller. */
+enum { CLIMB_RECORDS = 4 * CMI_HEAP_STEP_RECORDS };
+
+bool cmi_pool_earmark(cmi_pool *pool)
+{
+    if (!cmi_stamp_reserve(pool->device, CLIMB_RECORDS) || !cmi_heap_earmark(&pool->heap, CLIMB_RECORDS)) {
+        return false;
+    }
+    pool->device->earmarked_stamps += CLIMB_RECORDS;
+    return true;
+}
+
+void cmi_pool_end_earmark(cmi_pool *pool)
+{
+    pool->device->earmarked_stamps -= CLIMB_RECORDS;
+    cmi_heap_end_earmark(&pool->heap, CLIMB_RECORDS);
 }
 
 cmpool_status cmi_pool_place(const cmi_pool *pool, uint64_t address, cmi_place *place)

@@ -83,7 +83,7 @@ typedef struct cmi_pool cmi_pool;
 
 typedef struct cmi_device {
     cmi_lock lock;
-    pthread_cond_t landed; /* in_flight fell */
+    pthread_cond_t landed; /* in_flight, carriers, alone or a pool's pins fell */
     const cmi_driver *driver;
     int ordinal;
     CUcontext primary; /* retained while a pool exists */
@@ -112,6 +112,10 @@ typedef struct cmi_device {
 
     cmi_pool *pools; /* list through next */
     uint32_t in_flight;
+    uint32_t unmapping; /* threads that are unmapping old addresses */
+    uint32_t carriers;  /* climbs, reserves and trims in progress: their pages may be on their way */
+    uint64_t carried;   /* counts them since ever */
+    bool alone;         /* one climbs by itself; others wait before they begin */
     uint64_t landings; /* counts pages that arrived or left, for "search again" */
     bool full;         /* the driver refused a page; asked again now and then, and before any refusal */
     uint32_t slow_since_full;
@@ -158,7 +162,8 @@ struct cmi_pool {
     uint64_t reserved_pages; /* MAPPED here, and on their way here */
     uint64_t promoted_at;    /* device done_changes when free blocks were last looked through */
     uint32_t next_look;      /* with idle_release: second of the next search for pages that are idle for long */
-    uint32_t calls_inside;   /* public calls that have dropped the lock */
+    uint32_t calls_inside;   /* public calls on this pool; destroy refuses */
+    uint32_t pins;           /* other calls that go on with this pool after they dropped the lock; destroy waits */
     bool dying;
     cmpool_low_memory_fn low_memory;
     void *low_memory_user;
@@ -182,6 +187,15 @@ cmpool_status cmi_device_call_begin(cmi_device *device, cmi_call *call, uint32_t
 /* For what must come to an end whatever the driver says: drops the lock also where the driver cannot be entered; end must be called. */
 void cmi_device_call_begin_anyway(cmi_device *device, cmi_call *call);
 void cmi_device_call_end(cmi_device *device, cmi_call *call);
+
+/*
+ * Around everything that has pages on their way (neither idle nor the driver's) while the lock is dropped; not nested. begin waits while
+ * another thread climbs alone. alone: end, wait until nobody carries anything, and begin again with all others kept out until the end; they
+ * hold nothing meanwhile, so what a search finds then is all there is.
+ */
+void cmi_device_carry_begin(cmi_device *device);
+void cmi_device_carry_alone(cmi_device *device);
+void cmi_device_carry_end(cmi_device *device, bool alone);
 
 /* ---- stamp.c ------------------------------------------------------------------------------------ */
 
@@ -289,7 +303,10 @@ void cmi_owner_promote(cmi_pool *pool);
 /* ---- pool.c, malloc.c, free.c ------------------------------------------------------------------- */
 
 cmpool_status cmi_pool_create(cmi_pool **pool, cmi_device *device, const cmi_options *options);
-cmpool_status cmi_pool_destroy(cmi_pool *pool); /* lock held, nothing live; frees the record */
+cmpool_status cmi_pool_destroy(cmi_pool *pool); /* lock held, nothing live, no pins; frees the record */
+/* Keep a pool that is not dying while the lock is dropped, for calls that came by another handle or by the device. */
+static inline void cmi_pool_pin(cmi_pool *pool) { pool->pins++; }
+void cmi_pool_unpin(cmi_pool *pool);
 
 typedef struct cmi_ask {
     uint64_t bytes;     /* rounded to CMI_UNIT */
@@ -316,6 +333,9 @@ typedef struct cmi_place {
 cmpool_status cmi_pool_place(const cmi_pool *pool, uint64_t address, cmi_place *place);
 /* Everything a mutation needs that could fail for lack of host memory. */
 bool cmi_pool_make_ready(cmi_pool *pool);
+/* The same, kept while the lock is dropped: until end. */
+bool cmi_pool_earmark(cmi_pool *pool);
+void cmi_pool_end_earmark(cmi_pool *pool);
 void cmi_pool_live_changed(cmi_pool *pool, uint32_t owner, int64_t bytes, int64_t requested);
 /* Hold at least this many pages ahead of need. */
 cmpool_status cmi_pool_hold(cmi_pool *pool, uint64_t pages);

@@ -54,9 +54,9 @@ static void release_idle(cmi_device *device, uint32_t now)
         }
         bool more = false;
         pool->next_look = now + 1;
-        pool->calls_inside++;
+        cmi_pool_pin(pool);
         uint64_t released = cmi_trim_idle(pool, now, &more);
-        pool->calls_inside--;
+        cmi_pool_unpin(pool);
         pool->next_look = now + (more ? 1 : period(pool));
         if (released) {
             cmi_log(CMI_LOG_NOTE, "%llu pages idle for more than %llu seconds given back", (unsigned long long)released,

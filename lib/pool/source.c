@@ -147,12 +147,14 @@ uint64_t cmi_source_unmap_stale(cmi_pool *pool, uint64_t most)
         uint32_t count = claim_stale_run(pool, cmi_min_u64(most - total, RUN), &offset);
         bool unmapped[RUN] = {false};
         uint32_t gone = 0;
+        device->unmapping += count != 0;
         cmi_call call;
         cmpool_status status = count ? cmi_capture_barred_begin(device, &call, 0) : CMPOOL_ERR_BUSY;
         if (status == CMPOOL_OK) {
             gone = cmi_arena_unmap(&pool->arena, offset, count, unmapped, &status);
             cmi_capture_barred_end(device, &call);
         }
+        device->unmapping -= count != 0;
         if (count) {
             publish_unmapped(pool, offset, count, unmapped);
             pool->counters.driver_turns++;
@@ -172,9 +174,11 @@ uint64_t cmi_source_unmap_all_stale(cmi_device *device)
 {
     uint64_t total = 0;
     for (cmi_pool *pool = device->pools; pool; pool = pool->next) {
-        pool->calls_inside++; /* the lock is dropped meanwhile: it must not go */
-        total += cmi_source_unmap_stale(pool, UINT64_MAX);
-        pool->calls_inside--;
+        if (!pool->dying) { /* its own destroy does that */
+            cmi_pool_pin(pool);
+            total += cmi_source_unmap_stale(pool, UINT64_MAX);
+            cmi_pool_unpin(pool);
+        }
     }
     return total;
 }

@@ -28,7 +28,7 @@ static bool mark_releasable(cmi_pool *pool, bool pending)
     return true;
 }
 
-/* A bit per page number: still mapped at an old address, in any pool of the device. */
+/* A bit per page number: still mapped at an old address, in any pool of the device, or just being unmapped there. */
 typedef struct page_bits {
     uint64_t *words;
     uint32_t count; /* words */
@@ -42,10 +42,11 @@ static bool collect_stale(const cmi_device *device, page_bits *bits)
             for (uint32_t r = 0; r < pool->arena.range_count && pool->counters.stale_slots; r++) {
                 const cmi_range *range = pool->arena.ranges[r];
                 for (uint32_t i = 0; i < range->slot_count; i++) {
-                    if (range->slots[i].state != CMI_SLOT_STALE) {
+                    bool mapped = range->slots[i].state == CMI_SLOT_STALE || range->slots[i].state == CMI_SLOT_MOVING;
+                    uint32_t page = range->slots[i].page;
+                    if (!mapped || page == CMI_NO_PAGE) {
                         continue;
                     }
-                    uint32_t page = range->slots[i].page;
                     if (pass == 0) {
                         most = page / 64 >= most ? page / 64 + 1 : most;
                     } else {
@@ -176,6 +177,7 @@ static cmpool_status trim(cmi_pool *pool, uint64_t keep_pages, bool wait, uint32
     cmi_device *device = pool->device;
     cmpool_status status = cmi_capture_is_live() ? CMPOOL_ERR_CAPTURE : CMPOOL_OK;
     uint64_t before = *released;
+    cmi_device_carry_begin(device);
     for (unsigned pass = 0; pass < (wait ? 2u : 1u) && status == CMPOOL_OK; pass++) {
         bool has_old_addresses = pool->dying && pool->counters.stale_slots; /* of pages that have moved on to other pools */
         if (pool->reserved_pages <= keep_pages && !has_old_addresses) {
@@ -191,9 +193,17 @@ static cmpool_status trim(cmi_pool *pool, uint64_t keep_pages, bool wait, uint32
             break;
         }
         cmi_source_unmap_all_stale(device); /* a released page with a mapping left gives nothing back */
+        if (pool->dying) {
+            cmi_source_unmap_stale(pool, UINT64_MAX); /* left out above */
+        }
         cmi_owner_promote(pool);
         while (pool->reserved_pages > keep_pages && release_some(pool, pool->reserved_pages - keep_pages, freed_by, released)) {}
+        while (pass == 1 && pool->reserved_pages > keep_pages && device->unmapping) { /* another thread has old addresses of our pages */
+            pthread_cond_wait(&device->landed, &device->lock.mutex);
+            while (pool->reserved_pages > keep_pages && release_some(pool, pool->reserved_pages - keep_pages, freed_by, released)) {}
+        }
     }
+    cmi_device_carry_end(device, false);
     pool->counters.driver_turns += *released > before;
     pool->counters.mapped_slots = cmi_store_mappings(device->store);
     if (*released > before) {
@@ -255,18 +265,25 @@ void cmi_trim_abandon(cmi_pool *pool)
     cmi_device *device = pool->device;
     cmi_call call;
     cmi_device_call_begin_anyway(device, &call);
+    /* Other threads read the slots meanwhile, to see which pages have an old address here: so they change only under the lock. */
     for (uint32_t r = 0; r < pool->arena.range_count; r++) {
-        cmi_range *range = pool->arena.ranges[r];
+        const cmi_range *range = pool->arena.ranges[r];
         cmi_arena_abandon(&pool->arena, range->base, range->slot_count);
         for (uint32_t i = 0; i < range->slot_count; i++) {
             if (range->slots[i].state == CMI_SLOT_MAPPED) {
                 cmi_store_release(device->store, &range->slots[i].page, 1);
-                pool->reserved_pages--;
             }
-            range->slots[i] = (cmi_slot){.page = CMI_NO_PAGE, .stamp = CMI_NO_STAMP, .state = CMI_SLOT_EMPTY};
         }
     }
     cmi_device_call_end(device, &call);
+    for (uint32_t r = 0; r < pool->arena.range_count; r++) {
+        const cmi_range *range = pool->arena.ranges[r];
+        for (uint32_t i = 0; i < range->slot_count; i++) {
+            cmi_stamp_drop(device, range->slots[i].stamp);
+            range->slots[i] = (cmi_slot){.page = CMI_NO_PAGE, .stamp = CMI_NO_STAMP, .state = CMI_SLOT_EMPTY};
+        }
+    }
+    pool->reserved_pages = 0;
 }
 
 cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, bool wait, uint64_t *released)
@@ -279,9 +296,9 @@ cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, bool wait, uin
             }
             uint64_t missing = pages - *released;
             uint64_t keep = cmi_max_u64(floor_pages(pool), pool->reserved_pages > missing ? pool->reserved_pages - missing : 0);
-            pool->calls_inside++;
+            cmi_pool_pin(pool);
             cmpool_status status = cmi_trim_pool(pool, keep, pass == 1, released);
-            pool->calls_inside--;
+            cmi_pool_unpin(pool);
             worst = worst == CMPOOL_OK ? status : worst;
         }
     }
