@@ -74,16 +74,18 @@ cmpool_status cmpool_free(cmpool_t pool, void *ptr, cmpool_stream stream)
     cmi_entry entry;
     cmpool_status status = cmi_registry_enter(pool, &entry);
     if (status == CMPOOL_OK) {
-        uint32_t number;
+        CUcontext context = cmi_here_on(&here, entry.device);
+        uint32_t number = cmi_stream_known(entry.device, stream, context);
         cmi_place place;
-        if (ptr) {
+        if (ptr && (!number || entry.pool->options.stream_check == CMI_STREAM_CHECK_ALWAYS)) {
+            /* The driver is not asked about a stream on behalf of a pointer that is not ours. */
             status = cmi_registry_find_block(&entry, ptr, &place);
             if (status == CMPOOL_OK) {
-                status = find_stream(&entry, stream, cmi_here_on(&here, entry.device), &number);
+                status = find_stream(&entry, stream, context, &number);
             }
-            if (status == CMPOOL_OK) {
-                status = cmi_pool_free(entry.pool, (uint64_t)(uintptr_t)ptr, number, stream);
-            }
+        }
+        if (ptr && status == CMPOOL_OK) {
+            status = cmi_pool_free(entry.pool, entry.owner, (uint64_t)(uintptr_t)ptr, number, stream);
         }
         cmi_registry_leave(&entry);
     }

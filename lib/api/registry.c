@@ -139,8 +139,7 @@ cmpool_status cmi_registry_finish(cmpool_status status, const char *call)
 
 cmpool_status cmi_registry_find_block(const cmi_entry *entry, const void *ptr, cmi_place *place)
 {
-    cmpool_status status = cmi_pool_place(entry->pool, (uint64_t)(uintptr_t)ptr, place);
-    return status == CMPOOL_OK && entry->owner && place->owner != entry->owner ? CMPOOL_ERR_NOT_OURS : status;
+    return cmi_pool_place_for(entry->pool, entry->owner, (uint64_t)(uintptr_t)ptr, place);
 }
 
 /* ---- making and ending (registry lock held) ----------------------------------------------------- */

@@ -28,7 +28,7 @@ static inline CUcontext cmi_here_on(const cmi_here *here, const cmi_device *devi
 cmpool_status cmi_registry_enter(cmpool_t handle, cmi_entry *entry);
 /* Drops the lock for good, and before that for a while where memory is due to go back to the driver. */
 void cmi_registry_leave(const cmi_entry *entry);
-/* Where a pointer given to this handle points. A private pool or capture set knows its own blocks only, their parent knows all. */
+/* Where a pointer given to this handle points: cmi_pool_place_for its owner. */
 cmpool_status cmi_registry_find_block(const cmi_entry *entry, const void *ptr, cmi_place *place);
 /* Finish a public call: on failure the thread's error detail gets status and call and keeps only the numbers that belong to it. */
 cmpool_status cmi_registry_finish(cmpool_status status, const char *call);

@@ -32,12 +32,8 @@ cmpool_status cmpool_free_unordered(cmpool_t pool, void *ptr)
     cmi_entry entry;
     cmpool_status status = cmi_registry_enter(pool, &entry);
     if (status == CMPOOL_OK) {
-        cmi_place place;
         if (ptr) {
-            status = cmi_registry_find_block(&entry, ptr, &place);
-            if (status == CMPOOL_OK) {
-                status = cmi_pool_free(entry.pool, (uint64_t)(uintptr_t)ptr, CMI_NO_STREAM, NULL);
-            }
+            status = cmi_pool_free(entry.pool, entry.owner, (uint64_t)(uintptr_t)ptr, CMI_NO_STREAM, NULL);
         }
         cmi_registry_leave(&entry);
     }

@@ -8,6 +8,9 @@
 cmi_space *cmi_index_space(const cmi_heap *heap, uint64_t offset)
 {
     uint32_t low = 0, high = heap->space_count;
+    if (high && offset - heap->spaces[0].base < heap->spaces[0].bytes) { /* most pools have one range */
+        return &heap->spaces[0];
+    }
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         cmi_space *space = &heap->spaces[middle];

@@ -61,18 +61,18 @@ static cmpool_status may_do_without_stamp(cmi_pool *pool, uint32_t owner, uint32
                                                                             : cmi_capture_ask(pool->device, stream, handle, may);
 }
 
-cmpool_status cmi_pool_free(cmi_pool *pool, uint64_t address, uint32_t stream, CUstream handle)
+cmpool_status cmi_pool_free(cmi_pool *pool, uint32_t owner, uint64_t address, uint32_t stream, CUstream handle)
 {
     cmi_device *device = pool->device;
     cmi_heap *heap = &pool->heap;
     cmi_place place;
     bool alone = true;
-    cmpool_status status = cmi_pool_place(pool, address, &place);
-    if (status == CMPOOL_OK) {
+    cmpool_status status = cmi_pool_place_for(pool, owner, address, &place);
+    if (status == CMPOOL_OK && pool->owners[place.owner].kind == CMI_OWNER_CAPTURE) {
         status = may_do_without_stamp(pool, place.owner, stream, handle, &alone);
-    }
-    if (status == CMPOOL_OK) {
-        status = cmi_pool_place(pool, address, &place);
+        if (status == CMPOOL_OK) { /* the lock may have been dropped meanwhile */
+            status = cmi_pool_place_for(pool, owner, address, &place);
+        }
     }
     if (status != CMPOOL_OK) {
         return status;

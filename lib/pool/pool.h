@@ -116,8 +116,8 @@ typedef struct cmi_device {
     uint32_t carriers;  /* climbs, reserves and trims in progress: their pages may be on their way */
     uint64_t carried;   /* counts them since ever */
     bool alone;         /* one climbs by itself; others wait before they begin */
-    uint64_t landings; /* counts pages that arrived or left, for "search again" */
-    bool full;         /* the driver refused a page; asked again now and then, and before any refusal */
+    uint64_t landings;  /* counts pages that arrived or left, for "search again" */
+    bool full;          /* the driver refused a page; asked again now and then, and before any refusal */
     uint32_t slow_since_full;
     bool lost; /* context or driver gone */
     uint64_t unretired_streams;
@@ -320,7 +320,7 @@ typedef struct cmi_ask {
 } cmi_ask;
 
 cmpool_status cmi_pool_malloc(cmi_pool *pool, cmi_ask *ask, uint64_t *address);
-cmpool_status cmi_pool_free(cmi_pool *pool, uint64_t address, uint32_t stream, CUstream handle);
+cmpool_status cmi_pool_free(cmi_pool *pool, uint32_t owner, uint64_t address, uint32_t stream, CUstream handle);
 cmpool_status cmi_pool_record_use(cmi_pool *pool, uint64_t address, uint32_t stream);
 /* Where an address points: OK (start of a live block), INTERIOR_POINTER, ALREADY_FREED or NOT_OURS. slot is set for slab blocks. */
 typedef struct cmi_place {
@@ -331,6 +331,12 @@ typedef struct cmi_place {
     uint32_t owner;
 } cmi_place;
 cmpool_status cmi_pool_place(const cmi_pool *pool, uint64_t address, cmi_place *place);
+/* The same on behalf of an owner: a private pool or capture set knows its own blocks only, the pool itself (0) knows all. */
+static inline cmpool_status cmi_pool_place_for(const cmi_pool *pool, uint32_t owner, uint64_t address, cmi_place *place)
+{
+    cmpool_status status = cmi_pool_place(pool, address, place);
+    return status == CMPOOL_OK && owner && place->owner != owner ? CMPOOL_ERR_NOT_OURS : status;
+}
 /* Everything a mutation needs that could fail for lack of host memory. */
 bool cmi_pool_make_ready(cmi_pool *pool);
 /* The same, kept while the lock is dropped: until end. */
