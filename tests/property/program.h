@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { STREAM_SLOTS = 4, POOL_SLOTS = 5, BLOCK_SLOTS = 96, OPERATIONS_MOST = 20000, FAULT_BYTES = 1000 };
+enum { STREAM_SLOTS = 8, POOL_SLOTS = 5, BLOCK_SLOTS = 96, OPERATIONS_MOST = 20000, FAULT_BYTES = 1000 };
 
 enum field {
 #define FIELD(name) FIELD_##name,

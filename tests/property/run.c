@@ -272,8 +272,8 @@ static bool do_pool_make(world *w, const operation *step)
 
 static bool do_private_make(world *w, const operation *step)
 {
-    world_pool *pool = &w->pools[step->pool], *parent = &w->pools[step->other];
-    if (pool->handle || !parent->handle) {
+    world_pool *pool = &w->pools[step->pool], *parent = &w->pools[step->other % POOL_SLOTS];
+    if (pool->handle || step->other >= POOL_SLOTS || !parent->handle) {
         return true;
     }
     bool nested = parent->parent != step->other;

@@ -97,7 +97,7 @@ static bool read_operation(operation *step, const char *kind, char **rest)
         }
         *number_in(step, fields[f].offset) = strtoull(number, NULL, 0);
     }
-    return step->block < BLOCK_SLOTS && step->pool < POOL_SLOTS && step->stream < STREAM_SLOTS && step->other < POOL_SLOTS;
+    return step->block < BLOCK_SLOTS && step->pool < POOL_SLOTS && step->stream < STREAM_SLOTS && step->other < STREAM_SLOTS;
 }
 
 bool program_read(program *p, FILE *in, char *error, size_t error_bytes)
