@@ -74,7 +74,9 @@ uint64_t cmi_donors_add(climb *c, cmi_pool *from, uint64_t skip, uint64_t skip_b
 uint64_t cmi_donors_add_siblings(climb *c, uint64_t most, uint32_t *count)
 {
     uint64_t total = 0;
-    reach far = c->pool->options.cross_stream_wait ? REACH_PENDING : REACH_FINISHED;
+    /* During a capture a wait may be impossible, which only a climb that reaches so far can tell. */
+    bool may_wait = c->pool->options.cross_stream_wait && (c->reach >= REACH_PENDING || !cmi_capture_is_live());
+    reach far = may_wait ? REACH_PENDING : REACH_FINISHED;
     for (cmi_pool *other = c->pool->device->pools; other; other = other->next) {
         if (other == c->pool || other->dying || !cmi_plan_mark_usable(other, c->pool, c->ask, far)) {
             continue;
