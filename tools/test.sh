@@ -48,12 +48,14 @@ stage() {
     say "== $preset: done in $(($(date +%s) - stage_started)) s"
 }
 
+# Every test runs in the release build. The others run what they can find something in: validators and address sanitizer whatever mutates a
+# pool or reads input, the thread sanitizer what has threads, the second compiler what depends on its code; all of it would take hours.
 stage release
 if [ "$quick" = no ]; then
-    stage debug -LE static
-    stage asan -LE static
-    stage tsan -LE 'static|fuzz' # the fuzz targets have one thread
-    stage clang-release -LE static
+    stage debug -LE 'static|cli|fuzz|mutations'
+    stage asan -LE 'static|cli|mutations' -E pool_faults
+    stage tsan -L 'threads|process'
+    stage clang-release -L 'unit|simcuda|integration|examples' -E 'pool_faults|heap_property'
     stage fuzz -L fuzz
 fi
 say ""
