@@ -1,0 +1,333 @@
+/*
+ * Replacements for the calls about memory. Owns nothing but what it has said once. Called by programs, from any thread, with the driver's
+ * own arguments; what the pool does not know or does not serve is passed on, so that the answer is the driver's own.
+ */
+#include "preload/preload.h"
+
+#include <stdatomic.h>
+
+/* What a pool could not be asked, or must not answer. */
+enum { ASK_DRIVER = -1 };
+
+static CUresult answer(cmpool_status status)
+{
+    switch (status) {
+    case CMPOOL_ERR_CAPTURE: /* a live capture forbids what is needed: so it does to the driver, whose own code programs know */
+    case CMPOOL_ERR_FORKED:
+    case CMPOOL_ERR_SHUTTING_DOWN:
+    case CMPOOL_ERR_INVALID_POOL:
+    case CMPOOL_ERR_INVALID_ARGUMENT:
+        return ASK_DRIVER;
+    default:
+        return cmi_preload_code(status);
+    }
+}
+
+static CUresult allocate(CUdeviceptr *address, size_t bytes)
+{
+    preload_block block = {.bytes = bytes};
+    cmpool_t pool;
+    void *memory;
+    if (!cmi_preload_here(&block.context, &block.device)) {
+        return ASK_DRIVER;
+    }
+    cmpool_status status = cmi_preload_pool(block.device, &pool);
+    if (status == CMPOOL_OK && !pool) {
+        return ASK_DRIVER;
+    }
+    if (status == CMPOOL_OK) {
+        status = cmpool_malloc_unordered(pool, &memory, bytes);
+    }
+    if (status != CMPOOL_OK) {
+        return answer(status);
+    }
+    block.address = (uint64_t)(uintptr_t)memory;
+    if (!cmi_preload_block_add(&block)) {
+        (void)cmpool_free_unordered(pool, memory);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *address = block.address;
+    return CUDA_SUCCESS;
+}
+
+/* Give a block back, on a stream if one is named. */
+static CUresult give_back(CUdeviceptr address, bool ordered, CUstream stream)
+{
+    CUcontext context = NULL;
+    preload_block block;
+    const preload_driver *driver = cmi_preload_driver();
+    if (driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context || !cmi_preload_block_take(address, &block)) {
+        return ASK_DRIVER;
+    }
+    cmpool_t pool = cmi_preload_pool_of(block.device);
+    void *memory = (void *)(uintptr_t)address;
+    cmpool_status status = ordered ? cmpool_free(pool, memory, stream) : cmpool_free_unordered(pool, memory);
+    if (status != CMPOOL_OK && status != CMPOOL_ERR_INVALID_POOL) {
+        (void)cmi_preload_block_add(&block); /* it is live still; there is room, since it has just left */
+    }
+    return answer(status);
+}
+
+/* ---- without a stream ----------------------------------------------------------------------------------------------------------------- */
+
+CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+{
+    CUresult code = ASK_DRIVER;
+    if (address && bytes && cmi_preload_enter()) {
+        code = allocate(address, bytes);
+        cmi_preload_leave();
+    }
+    return code == ASK_DRIVER ? PRELOAD_FORWARD(cuMemAlloc_v2, address, bytes) : code;
+}
+
+static CUresult allocate_rows(CUdeviceptr *address, size_t *pitch, size_t width, size_t height)
+{
+    CUcontext context;
+    int device, alignment = 0;
+    const preload_driver *driver = cmi_preload_driver();
+    if (!cmi_preload_here(&context, &device)) {
+        return ASK_DRIVER;
+    }
+    (void)driver->cuDeviceGetAttribute(&alignment, CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, device);
+    size_t step = alignment > 512 ? (size_t)alignment : 512, bytes; /* both are powers of two */
+    size_t row = (width + step - 1) & ~(step - 1);
+    if (row < width || __builtin_mul_overflow(row, height, &bytes)) {
+        return ASK_DRIVER;
+    }
+    CUresult code = allocate(address, bytes);
+    if (code == CUDA_SUCCESS) {
+        *pitch = row;
+    }
+    return code;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+    CUresult code = ASK_DRIVER;
+    bool sound = address && pitch && width && height && (element == 4 || element == 8 || element == 16);
+    if (sound && cmi_preload_enter()) {
+        code = allocate_rows(address, pitch, width, height);
+        cmi_preload_leave();
+    }
+    return code == ASK_DRIVER ? PRELOAD_FORWARD(cuMemAllocPitch_v2, address, pitch, width, height, element) : code;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address)
+{
+    CUresult code = ASK_DRIVER;
+    if (address && cmi_preload_enter()) {
+        code = give_back(address, false, NULL);
+        cmi_preload_leave();
+    }
+    return code == ASK_DRIVER ? PRELOAD_FORWARD(cuMemFree_v2, address) : code;
+}
+
+/* ---- in the order of a stream ------------------------------------------------------------------------------------------------------------ */
+
+#define PER_THREAD ((CUstream)2)
+
+static CUresult free_ordered(CUdeviceptr address, CUstream stream)
+{
+    CUresult code = ASK_DRIVER;
+    if (address && cmi_preload_enter()) {
+        code = give_back(address, true, stream);
+        cmi_preload_leave();
+    }
+    return code;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+{
+    CUresult code = free_ordered(address, stream);
+    return code == ASK_DRIVER ? PRELOAD_FORWARD(cuMemFreeAsync, address, stream) : code;
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
+{
+    CUresult code = free_ordered(address, stream ? stream : PER_THREAD);
+    return code == ASK_DRIVER ? PRELOAD_FORWARD(cuMemFreeAsync_ptsz, address, stream) : code;
+}
+
+/* ---- what is known of memory --------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t idle_bytes(int device)
+{
+    cmpool_stats stats = {.struct_size = sizeof stats};
+    cmpool_t pool = cmi_preload_pool_of(device);
+    return pool && cmpool_stats_get(pool, &stats) == CMPOOL_OK ? stats.idle_bytes : 0;
+}
+
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+{
+    CUresult code = PRELOAD_FORWARD(cuMemGetInfo_v2, free_bytes, total);
+    if (code == CUDA_SUCCESS && cmi_preload_enter()) {
+        CUcontext context;
+        int device;
+        if (cmi_preload_here(&context, &device)) {
+            size_t more = idle_bytes(device);
+            *free_bytes = *total - *free_bytes < more ? *total : *free_bytes + more;
+        }
+        cmi_preload_leave();
+    }
+    return code;
+}
+
+typedef enum whose { THE_DRIVERS, OURS_LIVE, OURS_FREE } whose;
+
+/* The block around an address. Memory that lies free in a pool is mapped and yet nobody's. */
+static whose find(CUdeviceptr address, preload_block *block)
+{
+    cmpool_block_info info = {.struct_size = sizeof info};
+    if (cmi_preload_block_find(address, block)) {
+        return OURS_LIVE;
+    }
+    cmpool_status status = cmpool_lookup((void *)(uintptr_t)address, &info);
+    if (status == CMPOOL_OK && cmi_preload_block_find((uint64_t)(uintptr_t)info.base, block)) {
+        return address - block->address < block->bytes ? OURS_LIVE : OURS_FREE;
+    }
+    return status == CMPOOL_OK || status == CMPOOL_ERR_ALREADY_FREED ? OURS_FREE : THE_DRIVERS;
+}
+
+static whose find_for(CUdeviceptr address, preload_block *block)
+{
+    whose found = THE_DRIVERS;
+    if (address && cmi_preload_enter()) {
+        found = find(address, block);
+        cmi_preload_leave();
+    }
+    return found;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
+{
+    preload_block block;
+    whose found = find_for(address, &block);
+    if (found == THE_DRIVERS) {
+        return PRELOAD_FORWARD(cuMemGetAddressRange_v2, base, bytes, address);
+    }
+    if (found == OURS_LIVE && base) {
+        *base = block.address;
+    }
+    if (found == OURS_LIVE && bytes) {
+        *bytes = block.bytes;
+    }
+    return found == OURS_LIVE ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+/* What the driver says of the page, said of the block. */
+static void correct(void *data, CUpointer_attribute attribute, const preload_block *block)
+{
+    if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT) {
+        *(CUcontext *)data = block->context;
+    } else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) {
+        *(CUdeviceptr *)data = block->address;
+    } else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE) {
+        *(size_t *)data = block->bytes;
+    }
+}
+
+/* An address at which there is never anything, so that the driver gives its answer for such. */
+#define NOWHERE ((CUdeviceptr)1)
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
+{
+    preload_block block;
+    whose found = find_for(address, &block);
+    CUresult code = PRELOAD_FORWARD(cuPointerGetAttribute, data, attribute, found == OURS_FREE ? NOWHERE : address);
+    if (code == CUDA_SUCCESS && found == OURS_LIVE) {
+        correct(data, attribute, &block);
+    }
+    return code;
+}
+
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr address)
+{
+    preload_block block;
+    whose found = find_for(address, &block);
+    CUresult code = PRELOAD_FORWARD(cuPointerGetAttributes, count, attributes, data, found == OURS_FREE ? NOWHERE : address);
+    for (unsigned i = 0; i < count && code == CUDA_SUCCESS && found == OURS_LIVE; i++) {
+        correct(data[i], attributes[i], &block);
+    }
+    return code;
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
+{
+    static _Atomic bool said;
+    preload_block block;
+    if (find_for(address, &block) != OURS_LIVE) {
+        return PRELOAD_FORWARD(cuIpcGetMemHandle, handle, address);
+    }
+    if (!atomic_exchange(&said, true)) {
+        cmi_preload_say("cudamempool: pool memory has no CUDA IPC handles; with CUDAMEMPOOL_CONF=backend:malloc this program gets memory "
+                        "that has");
+    }
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* cuda.h: only for memory that the program mapped itself. */
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+    preload_block block;
+    return find_for((CUdeviceptr)(uintptr_t)address, &block) == THE_DRIVERS ? PRELOAD_FORWARD(cuMemRetainAllocationHandle, handle, address)
+                                                                            : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- others who need memory --------------------------------------------------------------------------------------------------------------- */
+
+/* Hand idle pages of a device (-1: the current one) back. true: there were some, so it is worth asking again. */
+static bool made_room(CUresult code, int device, size_t bytes)
+{
+    size_t released = 0;
+    if (code == CUDA_ERROR_OUT_OF_MEMORY && cmi_preload_enter()) {
+        CUcontext context;
+        if (device >= 0 || cmi_preload_here(&context, &device)) {
+            (void)cmpool_device_trim(device, bytes, &released);
+        }
+        cmi_preload_leave();
+    }
+    return released > 0;
+}
+
+/* Once more where a refusal could be turned by room for `bytes` on `device`. */
+#define WITH_ROOM(device, bytes, name, ...)                              \
+    do {                                                                 \
+        CUresult code_ = PRELOAD_FORWARD(name, __VA_ARGS__);             \
+        return made_room(code_, device, bytes) ? PRELOAD_FORWARD(name, __VA_ARGS__) : code_; \
+    } while (0)
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)
+{
+    bool on_device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    WITH_ROOM(on_device ? prop->location.id : -1, bytes, cuMemCreate, handle, bytes, prop, flags);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
+{
+    WITH_ROOM(-1, bytes, cuMemAllocManaged, address, bytes, flags);
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+    WITH_ROOM(-1, bytes, cuMemAllocAsync, address, bytes, stream);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream)
+{
+    WITH_ROOM(-1, bytes, cuMemAllocAsync_ptsz, address, bytes, stream);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    WITH_ROOM(-1, bytes, cuMemAllocFromPoolAsync, address, bytes, pool, stream);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    WITH_ROOM(-1, bytes, cuMemAllocFromPoolAsync_ptsz, address, bytes, pool, stream);
+}
+
+/* How much an array needs is the driver's secret, so all that is idle goes. */
+CUresult cuArrayCreate_v2(CUarray *array, const void *descriptor) { WITH_ROOM(-1, SIZE_MAX / 2, cuArrayCreate_v2, array, descriptor); }
+
+CUresult cuArray3DCreate_v2(CUarray *array, const void *descriptor) { WITH_ROOM(-1, SIZE_MAX / 2, cuArray3DCreate_v2, array, descriptor); }

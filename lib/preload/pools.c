@@ -1,0 +1,94 @@
+/*
+ * One pool a device, made when a program first asks for memory there. Owns the pools' handles, all atomic: there is no lock, so none is
+ * held while the driver works. Called by the replacements.
+ */
+#include "preload/preload.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+
+enum { VOID_TRIES = 10000 };
+
+typedef struct device_pool {
+    _Atomic cmpool_t pool;
+    _Atomic bool closed;    /* no pool now: one is being given back, or this device cannot have one */
+    _Atomic uint64_t peers; /* devices that may use the memory, a bit each */
+} device_pool;
+
+static device_pool pools[PRELOAD_DEVICES];
+
+cmpool_t cmi_preload_pool_of(int device) { return atomic_load_explicit(&pools[device].pool, memory_order_acquire); }
+
+bool cmi_preload_pool_has_peer(int device, int peer) { return atomic_load(&pools[device].peers) >> peer & 1; }
+
+static cmpool_status create(int device, cmpool_t *pool)
+{
+    int peers[PRELOAD_DEVICES];
+    size_t count = 0;
+    for (int i = 0; i < PRELOAD_DEVICES; i++) {
+        if (cmi_preload_pool_has_peer(device, i)) {
+            peers[count++] = i;
+        }
+    }
+    const cmpool_config config = {.struct_size = sizeof config, .device = device, .peers = peers, .peer_count = count};
+    return cmpool_create(pool, &config);
+}
+
+cmpool_status cmi_preload_pool(int device, cmpool_t *pool)
+{
+    device_pool *at = &pools[device];
+    *pool = cmi_preload_pool_of(device);
+    if (*pool || atomic_load(&at->closed)) {
+        return CMPOOL_OK;
+    }
+    cmpool_status status = create(device, pool);
+    if (status == CMPOOL_OK) {
+        cmpool_t none = 0;
+        if (atomic_compare_exchange_strong(&at->pool, &none, *pool)) {
+            cmi_preload_contexts_tell(device);
+        } else { /* another thread was faster */
+            (void)cmpool_destroy(*pool);
+            *pool = none;
+        }
+        return CMPOOL_OK;
+    }
+    *pool = 0;
+    if (status == CMPOOL_ERR_UNSUPPORTED || status == CMPOOL_ERR_BAD_OPTION || status == CMPOOL_ERR_DRIVER_MISSING) {
+        if (!atomic_exchange(&at->closed, true)) {
+            cmi_preload_say("cudamempool: device %d is left to the driver: %s", device, cmpool_status_text(status));
+        }
+        return CMPOOL_OK;
+    }
+    return status;
+}
+
+void cmi_preload_pool_add_peer(int device, int peer)
+{
+    atomic_fetch_or(&pools[device].peers, UINT64_C(1) << peer);
+    if (cmi_preload_pool_of(device)) { /* a pool that names the peer has all pages of the device granted to it */
+        cmpool_t pool;
+        if (create(device, &pool) == CMPOOL_OK) {
+            (void)cmpool_destroy(pool);
+        }
+    }
+}
+
+void cmi_preload_pool_void(int device)
+{
+    device_pool *at = &pools[device];
+    atomic_store(&at->closed, true); /* requests in the meantime are the driver's */
+    cmpool_t pool = atomic_exchange(&at->pool, 0);
+    cmpool_status status = CMPOOL_ERR_BUSY;
+    for (int i = 0; pool && i < VOID_TRIES && (status == CMPOOL_ERR_BUSY || status == CMPOOL_ERR_CAPTURE); i++) {
+        preload_block block;
+        while (cmi_preload_block_take_any(device, NULL, &block)) {
+            (void)cmpool_free_unordered(pool, (void *)(uintptr_t)block.address);
+        }
+        status = cmpool_destroy(pool);
+        if (status != CMPOOL_OK) {
+            sched_yield(); /* another thread is on its way out of it */
+        }
+    }
+    atomic_store(&at->peers, 0);
+    atomic_store(&at->closed, pool && (status == CMPOOL_ERR_BUSY || status == CMPOOL_ERR_CAPTURE));
+}

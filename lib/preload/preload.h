@@ -1,0 +1,162 @@
+/*
+ * What the files of lib/preload share: the few driver types that hooked functions mention, the table of the driver's own functions,
+ * the list of live blocks, contexts and pools. A client of the public interface, so nothing of the other rooms is included.
+ */
+#ifndef CMI_PRELOAD_H
+#define CMI_PRELOAD_H
+
+#include <cudamempool/cudamempool.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- the driver's types, as far as they pass through ------------------------------------------------------------------------------ */
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef int CUpointer_attribute;
+typedef int CUstreamCaptureMode;
+typedef int CUstreamCaptureStatus;
+typedef uint64_t cuuint64_t;
+typedef unsigned long long CUdeviceptr;
+typedef unsigned long long CUmemGenericAllocationHandle;
+typedef void *CUcontext;
+typedef cmpool_stream CUstream;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUarray_st *CUarray;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphEdgeData_st CUgraphEdgeData;
+typedef struct CUipcMemHandle_st CUipcMemHandle;
+typedef struct CUmemAllocationProp { /* its beginning */
+    int type, handle_types;
+    struct {
+        int type, id;
+    } location;
+} CUmemAllocationProp;
+
+enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_UNKNOWN = 999,
+
+    CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT = 51,
+    CU_MEM_LOCATION_TYPE_DEVICE = 1,
+    CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+    CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+    CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+};
+
+/* ---- the driver's own functions (driver.c) ------------------------------------------------------------------------------------------- */
+
+/* The replacements, which are exported under the driver's names. */
+#pragma GCC visibility push(default)
+#define PRELOAD_HOOK(name, params) CUresult name params;
+#include "preload/hooks.def"
+#pragma GCC visibility pop
+
+/* One pointer per line of hooks.def; NULL where the driver has no such function. */
+typedef struct preload_driver {
+#define PRELOAD_HOOK(name, params) CUresult(*name) params;
+#define PRELOAD_REAL(name, params) CUresult(*name) params;
+#include "preload/hooks.def"
+} preload_driver;
+
+/* The driver that the program has loaded, or NULL: none yet. Any thread, no lock. */
+const preload_driver *cmi_preload_driver(void);
+/* What the program gets in place of a function of the driver: the replacement, or the function itself. */
+void *cmi_preload_replacement(void *function);
+/* For dlsym: whether the name is in hooks.def as a hook. */
+bool cmi_preload_is_hooked(const char *name);
+/* Learn the driver from one of its functions. false: the address lies in no library of the driver's name, or in a second one. */
+bool cmi_preload_adopt(void *function);
+/* Whether an address is this library's own, or lies in a library of the driver: their look-ups are left alone. */
+bool cmi_preload_is_inside(const void *address);
+
+/* Call the driver, whatever became of it. */
+#define PRELOAD_FORWARD(name, ...)                                                                   \
+    (cmi_preload_driver() && cmi_preload_driver()->name ? cmi_preload_driver()->name(__VA_ARGS__) \
+                                                        : CUDA_ERROR_NOT_INITIALIZED)
+
+/* ---- look-ups (dlsym.c) ---------------------------------------------------------------------------------------------------------------- */
+
+/* The dlsym that the program would have without this library: the next one in search order, which may be another interposer's. */
+void *cmi_preload_next_dlsym(void *handle, const char *name);
+
+/* ---- the state of a call (state.c) -------------------------------------------------------------------------------------------------------- */
+
+/* false: the call goes to the driver as it is, because there is none yet, the process is a fork's child, or the thread is inside the
+ * library already. Otherwise cmi_preload_leave must follow. */
+bool cmi_preload_enter(void);
+void cmi_preload_leave(void);
+/* One line on stderr, whole, without the program's heap or streams. */
+void cmi_preload_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The pool's answer in the driver's words. A refusal is kept for the report. */
+CUresult cmi_preload_code(cmpool_status status);
+/* What the pool said when it last refused for want of memory; false: it never did. */
+bool cmi_preload_last_refusal(cmpool_error *error);
+/* Memory for this library's own tables, zeroed; NULL where there is none. */
+void *cmi_preload_map(size_t bytes);
+void cmi_preload_unmap(void *memory, size_t bytes);
+
+/* ---- live blocks (blocks.c) ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct preload_block {
+    uint64_t address; /* 0: empty */
+    uint64_t bytes;   /* as asked for */
+    CUcontext context;
+    int device;
+} preload_block;
+
+/* false: no host memory. */
+bool cmi_preload_block_add(const preload_block *block);
+/* The block that starts at the address; take also removes it, so that only one of two frees gets it. */
+bool cmi_preload_block_find(uint64_t address, preload_block *block);
+bool cmi_preload_block_take(uint64_t address, preload_block *block);
+/* Take any block of a device, of a context unless NULL; false: none left. */
+bool cmi_preload_block_take_any(int device, CUcontext context, preload_block *block);
+/* Whether a device has blocks of another context. */
+bool cmi_preload_block_others(int device, CUcontext context);
+
+/* ---- contexts (contexts.c) --------------------------------------------------------------------------------------------------------- */
+
+#define PRELOAD_DEVICES 64
+
+typedef struct preload_context {
+    CUcontext handle;
+    int device;
+    bool primary;
+    uint32_t captures; /* begun on its streams and not ended */
+} preload_context;
+
+/* The current context and its device. false: there is none, or nothing can be learned of it. */
+bool cmi_preload_here(CUcontext *context, int *device);
+bool cmi_preload_context_find(CUcontext handle, preload_context *context);
+bool cmi_preload_context_born(CUcontext handle, int device, bool primary);
+/* Its captures end, its blocks go back, its frees are covered: before the driver destroys it. */
+void cmi_preload_context_dies(CUcontext handle);
+/* The primary context of a device and its pool go; blocks of its other contexts are in the way: then false, and only the primary
+ * context's own blocks went. */
+bool cmi_preload_primary_dies(int device);
+/* change is +1 after a capture has begun, -1 after it ended; false: the context has none. */
+bool cmi_preload_context_captures(CUcontext handle, int change);
+/* Tell the pool of a device, just made, of every context that may use its memory. */
+void cmi_preload_contexts_tell(int device);
+
+/* ---- pools (pools.c) ------------------------------------------------------------------------------------------------------------------ */
+
+/* The pool of a device, made on first use. *pool is 0: the driver serves this device, or this request. */
+cmpool_status cmi_preload_pool(int device, cmpool_t *pool);
+/* The pool if there is one, else 0. */
+cmpool_t cmi_preload_pool_of(int device);
+/* Memory of `device` may be used by `peer` from now on. */
+void cmi_preload_pool_add_peer(int device, int peer);
+bool cmi_preload_pool_has_peer(int device, int peer);
+/* Give every block and the pool itself back. */
+void cmi_preload_pool_void(int device);
+
+#endif
