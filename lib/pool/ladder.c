@@ -172,7 +172,7 @@ static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status
         return PLAN_SHORT;
     }
     device->full = false; /* what was in hand has gone back, and the callback may have made more room */
-    drain_caches(pool); /* the callback may have freed blocks of any pool */
+    drain_caches(pool);   /* the callback may have freed blocks of any pool */
     make_siblings_ready(pool);
     promote(pool, c->ask->stream);
     return climb_middle(c, block, status);

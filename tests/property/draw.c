@@ -69,6 +69,8 @@ void program_draw(program *p, draw_function *draw, void *source)
         step->align = draw(source, 8) ? 0 : UINT64_C(512) << draw(source, 13);
     } else if (step->kind == DO_stray) {
         step->bytes = draw_bytes(draw, source, program_page_bytes(world));
+    } else if (step->kind == DO_fail) {
+        step->bytes = draw(source, 4);
     } else {
         step->bytes = draw_level(draw, source, world);
     }

@@ -14,6 +14,7 @@ enum { MAPPINGS_MOST = 8192, PARTS_MOST = 8192 };
 typedef struct part {
     uint64_t handle, from, to; /* bytes within the page */
     unsigned root;             /* slot of the pool that holds it */
+    unsigned set;              /* slot of the capture set whose block it is, or POOL_SLOTS */
 } part;
 
 typedef struct view {
@@ -31,6 +32,16 @@ static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* A root pool has the slot it says its parent is. */
 static bool is_root(const world *w, unsigned pool) { return w->pools[pool].handle && w->pools[pool].parent == pool; }
+
+static bool is_graph_page(const world *w, uint64_t handle)
+{
+    for (unsigned i = 0; i < w->graph_page_count; i++) {
+        if (w->graph_pages[i].handle == handle) {
+            return true;
+        }
+    }
+    return false;
+}
 
 static int by_place(const void *a, const void *b)
 {
@@ -71,12 +82,41 @@ static bool place_blocks(world *w, view *v)
                 return world_fault(w, "block: slot %u has live bytes at 0x%" PRIx64 " without memory", i, at);
             }
             uint64_t stop = least(end, mappings[m].address + mappings[m].bytes);
-            v->parts[v->part_count++] =
-                (part){mappings[m].handle, at - mappings[m].address, stop - mappings[m].address, w->pools[block->pool].parent};
+            v->parts[v->part_count++] = (part){mappings[m].handle, at - mappings[m].address, stop - mappings[m].address,
+                                               w->pools[block->pool].parent, w->pools[block->pool].is_set ? block->pool : POOL_SLOTS};
             at = stop;
         }
     }
     qsort(v->parts, v->part_count, sizeof v->parts[0], by_place);
+    return true;
+}
+
+/* Note where blocks of capture sets lie; a set keeps such a page to itself until it is released, whatever lives on it. */
+static bool keep_graph_pages(world *w, view *v)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < w->graph_page_count; i++) {
+        if (w->pools[w->graph_pages[i].set].is_set) {
+            w->graph_pages[kept++] = w->graph_pages[i];
+        }
+    }
+    w->graph_page_count = kept;
+    for (size_t i = 0; i < v->part_count; i++) {
+        const part *one = &v->parts[i];
+        if (one->set < POOL_SLOTS && !is_graph_page(w, one->handle)) {
+            if (w->graph_page_count == GRAPH_PAGES_MOST) {
+                return world_fault(w, "judge: more pages of graphs than the device has");
+            }
+            w->graph_pages[w->graph_page_count++] = (graph_page){one->handle, one->set};
+        }
+    }
+    for (unsigned i = 0; i < w->graph_page_count; i++) {
+        bool live = false;
+        for (size_t k = 0; k < v->part_count && !live; k++) {
+            live = v->parts[k].handle == w->graph_pages[i].handle;
+        }
+        v->live_pages[w->pools[w->graph_pages[i].set].parent] += !live;
+    }
     return true;
 }
 
@@ -94,6 +134,9 @@ static bool look(world *w, view *v)
         } else if (before->to > one->from || before->root != one->root) {
             return world_fault(w, "block: two live blocks lie on the same physical bytes, or two pools share a page");
         }
+    }
+    if (!keep_graph_pages(w, v)) {
+        return false;
     }
     w->device.count_objects(0, &v->census);
     uint64_t sum = 0;
@@ -214,14 +257,14 @@ static uint64_t device_room(const world *w, const view *v, unsigned root)
 }
 
 /* Is there room for a small request between the live bytes of a partly used page? */
-static bool run_on_used_page(const view *v, unsigned root, uint64_t bytes, uint64_t align)
+static bool run_on_used_page(const world *w, const view *v, unsigned root, uint64_t bytes, uint64_t align)
 {
     for (size_t i = 0; i < v->part_count; i++) {
         const part *one = &v->parts[i];
         bool first = i == 0 || v->parts[i - 1].handle != one->handle,
              last = i + 1 == v->part_count || v->parts[i + 1].handle != one->handle;
         uint64_t behind = last ? v->page : v->parts[i + 1].from, start = (one->to + align - 1) / align * align;
-        if (one->root == root && ((first && bytes <= one->from) || start + bytes <= behind)) {
+        if (one->root == root && !is_graph_page(w, one->handle) && ((first && bytes <= one->from) || start + bytes <= behind)) {
             return true;
         }
     }
@@ -232,8 +275,8 @@ bool judge_refusal(world *w, unsigned pool, uint64_t bytes, uint64_t align)
 {
     unsigned root = w->pools[pool].parent;
     const view *v = looked(w);
-    if (!v) {
-        return false;
+    if (!v || w->capturing) { /* a capture bars most of what is promised */
+        return v != NULL;
     }
     uint64_t rounded = (bytes + 511) / 512 * 512, needed = (rounded + v->page - 1) / v->page, others = 0;
     for (unsigned i = 0; i < POOL_SLOTS; i++) {
@@ -246,7 +289,7 @@ bool judge_refusal(world *w, unsigned pool, uint64_t bytes, uint64_t align)
                            " of others', the device gives %" PRIu64 ", the limit allows %" PRIu64 " more",
                            bytes, needed, idle, others, device, limit);
     }
-    if (rounded < v->page && run_on_used_page(v, root, rounded, align > 512 ? align : 512)) {
+    if (rounded < v->page && run_on_used_page(w, v, root, rounded, align > 512 ? align : 512)) {
         return world_fault(w, "refusal: %" PRIu64 " bytes (align %" PRIu64 ") would fit between live bytes on a page", bytes, align);
     }
     return true;

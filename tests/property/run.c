@@ -16,8 +16,12 @@ static bool touch(world *w, const world_block *block, unsigned stream, bool writ
     return code == 0 || world_fault(w, "touch: a kernel on a live block gave %d", code);
 }
 
+/* Is the block a live capture's, so that whatever happens to it happens in the capture? */
+static bool is_captured(const world *w, const world_block *block) { return w->capturing && block->pool == w->capture_set; }
+
 static bool free_block(world *w, world_block *block, unsigned stream)
 {
+    stream = is_captured(w, block) ? w->capture_stream : stream;
     for (unsigned i = 0; i < STREAM_SLOTS; i++) {
         if (block->touches[i] == TOUCHED && !world_order(w, i, stream)) {
             return false;
@@ -32,7 +36,7 @@ static bool free_block(world *w, world_block *block, unsigned stream)
 static unsigned own_stream(const world *w, const world_block *block)
 {
     unsigned stream = block->stream < STREAM_SLOTS ? block->stream : 0;
-    while (!w->streams[stream].lives) {
+    while (!world_has_stream(w, stream)) {
         stream = (stream + 1) % STREAM_SLOTS;
     }
     return stream;
@@ -57,22 +61,35 @@ static bool check_new_block(world *w, world_block *block, const operation *step,
            world_fault(w, "block: lookup knows another block than was handed out");
 }
 
+static cmpool_status request_block(const world *w, const operation *step, cmpool_t pool, unsigned stream, void **address)
+{
+    const cmpool_request request = {
+        .struct_size = sizeof request, .bytes = step->bytes, .alignment = step->align, .stream = w->streams[stream].handle};
+    return step->align ? cmpool_malloc_ex(pool, address, &request) : cmpool_malloc(pool, address, step->bytes, request.stream);
+}
+
 static bool do_alloc(world *w, const operation *step)
 {
     world_block *block = &w->blocks[step->block];
-    const world_pool *pool = &w->pools[step->pool];
-    if (block->bytes || !pool->handle || !w->streams[step->stream].lives) {
+    bool captured = w->capturing && step->block % 3 == 0; /* some of all blocks are for the capture that is live */
+    unsigned number = captured ? w->capture_set : (unsigned)step->pool, stream = captured ? w->capture_stream : (unsigned)step->stream;
+    const world_pool *pool = &w->pools[number];
+    if (block->bytes || !pool->handle || pool->is_set != captured || (!captured && !world_has_stream(w, stream))) {
         return true;
     }
-    const cmpool_request request = {
-        .struct_size = sizeof request, .bytes = step->bytes, .alignment = step->align, .stream = w->streams[step->stream].handle};
     void *address = block;
-    cmpool_status status = step->align ? cmpool_malloc_ex(pool->handle, &address, &request)
-                                       : cmpool_malloc(pool->handle, &address, step->bytes, request.stream);
+    cmpool_status status = request_block(w, step, pool->handle, stream, &address);
+    if (world_take_failure(w) && status != CMPOOL_OK) {
+        address = block;
+        status = request_block(w, step, pool->handle, stream, &address);
+    }
+    if (w->capturing && status == CMPOOL_ERR_CAPTURE) {
+        return true;
+    }
     if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT) {
         w->result->refusals++;
         return (!address || world_fault(w, "block: refused, but a pointer was given")) &&
-               judge_refusal(w, (unsigned)step->pool, step->bytes, step->align);
+               judge_refusal(w, number, step->bytes, step->align);
     }
     if (!world_expect(w, "cmpool_malloc", status, CMPOOL_OK)) {
         return false;
@@ -81,9 +98,8 @@ static bool do_alloc(world *w, const operation *step)
         return !address || world_fault(w, "block: zero bytes gave a pointer");
     }
     w->result->served++;
-    unsigned stream = (unsigned)step->stream;
-    *block = (world_block){.address = (uint64_t)(uintptr_t)address, .pool = (unsigned)step->pool, .stream = stream, .writer = stream};
-    block->touches[stream] = TOUCHED;
+    *block = (world_block){.address = (uint64_t)(uintptr_t)address, .pool = number, .stream = stream, .writer = stream};
+    block->touches[stream] = captured ? NOT_TOUCHED : TOUCHED; /* a capture touches nothing, its graph does */
     return check_new_block(w, block, step, pool->handle) && touch(w, block, stream, true);
 }
 
@@ -91,7 +107,7 @@ static bool do_free(world *w, const operation *step)
 {
     world_block *block = &w->blocks[step->block];
     unsigned stream = step->flags % 4 ? own_stream(w, block) : (unsigned)step->stream;
-    return !block->bytes || !w->streams[stream].lives || free_block(w, block, stream);
+    return !block->bytes || !world_has_stream(w, stream) || free_block(w, block, stream);
 }
 
 static bool do_free_some(world *w, const operation *step)
@@ -100,7 +116,7 @@ static bool do_free_some(world *w, const operation *step)
     for (unsigned i = 0, met = 0; i < BLOCK_SLOTS && good; i++) {
         world_block *block = &w->blocks[i];
         if (block->bytes && block->pool == step->pool && (all || met++ % 2 == 0)) {
-            bool here = (step->flags & 2) && w->streams[step->stream].lives;
+            bool here = (step->flags & 2) && world_has_stream(w, step->stream);
             good = free_block(w, block, here ? (unsigned)step->stream : own_stream(w, block));
         }
     }
@@ -113,7 +129,7 @@ static bool do_use(world *w, const operation *step)
     world_block *block = &w->blocks[step->block];
     unsigned stream = (unsigned)step->stream;
     bool write = !(step->flags & 3), tell = step->flags & 12;
-    if (!block->bytes || block->sealed || !w->streams[stream].lives) {
+    if (!block->bytes || block->sealed || w->pools[block->pool].is_set || !world_has_stream(w, stream)) {
         return true;
     }
     for (unsigned i = 0; i < STREAM_SLOTS; i++) {
@@ -139,7 +155,7 @@ static bool do_stray(world *w, const operation *step)
 {
     const world_block *named = &w->blocks[step->block];
     cmpool_t pool = w->pools[step->pool].handle;
-    if (!pool || !w->streams[step->stream].lives || !named->address) {
+    if (!pool || !world_has_stream(w, step->stream) || !named->address) {
         return true;
     }
     uint64_t address = named->address + (named->bytes ? step->bytes % named->bytes : 0);
@@ -176,6 +192,9 @@ static bool do_limit(world *w, const operation *step)
         pool->limit = step->bytes;
     }
     cmpool_status status = cmpool_set_limit(pool->handle, step->bytes);
+    if (world_take_failure(w)) {
+        status = cmpool_set_limit(pool->handle, step->bytes);
+    }
     return world_expect(w, "cmpool_set_limit", status, is_private ? CMPOOL_ERR_UNSUPPORTED : CMPOOL_OK) &&
            (is_private || !step->bytes || judge_trim(w, (unsigned)step->pool, step->bytes));
 }
@@ -204,15 +223,24 @@ static bool do_trim(world *w, const operation *step)
 {
     size_t released = 0;
     cmpool_t pool = w->pools[step->pool].handle;
-    return !pool || (world_expect(w, "cmpool_trim", cmpool_trim(pool, step->bytes, &released), CMPOOL_OK) &&
-                     judge_trim(w, root_of(w, step->pool), step->bytes));
+    if (!pool) {
+        return true;
+    }
+    cmpool_status status = cmpool_trim(pool, step->bytes, &released);
+    if (world_take_failure(w)) {
+        status = cmpool_trim(pool, step->bytes, &released);
+    }
+    return world_expect(w, "cmpool_trim", status, CMPOOL_OK) && judge_trim(w, root_of(w, step->pool), step->bytes);
 }
 
 static bool do_device_trim(world *w, const operation *step)
 {
     size_t released = 0;
-    return world_expect(w, "cmpool_device_trim", cmpool_device_trim(0, step->bytes, &released), CMPOOL_OK) &&
-           judge_device_trim(w, step->bytes, released);
+    cmpool_status status = cmpool_device_trim(0, step->bytes, &released);
+    if (world_take_failure(w)) {
+        status = cmpool_device_trim(0, step->bytes, &released);
+    }
+    return world_expect(w, "cmpool_device_trim", status, CMPOOL_OK) && judge_device_trim(w, step->bytes, released);
 }
 
 static bool do_reserve(world *w, const operation *step)
@@ -222,6 +250,9 @@ static bool do_reserve(world *w, const operation *step)
         return true;
     }
     cmpool_status status = cmpool_reserve(pool, step->bytes);
+    if (world_take_failure(w) && status != CMPOOL_OK) {
+        status = cmpool_reserve(pool, step->bytes);
+    }
     if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT) {
         w->result->refusals++;
         return judge_reserve(w, (unsigned)step->pool, step->bytes);
@@ -236,7 +267,7 @@ static int give_up_a_block(void *user, cmpool_t pool, size_t bytes)
     (void)bytes;
     for (unsigned i = 0; i < BLOCK_SLOTS; i++) {
         world_block *block = &w->blocks[i];
-        if (block->bytes && w->pools[block->pool].handle == pool) {
+        if (block->bytes && w->pools[block->pool].handle == pool && !is_captured(w, block)) {
             return free_block(w, block, own_stream(w, block));
         }
     }
@@ -282,11 +313,43 @@ static bool do_private_make(world *w, const operation *step)
     return world_expect(w, "cmpool_private_create", status, nested ? CMPOOL_ERR_UNSUPPORTED : CMPOOL_OK);
 }
 
+static bool do_set_make(world *w, const operation *step)
+{
+    world_pool *set = &w->pools[step->pool];
+    if (step->other >= POOL_SLOTS || set->handle || !w->pools[step->other].handle || w->pools[step->other].parent != step->other) {
+        return true;
+    }
+    *set = (world_pool){.parent = (unsigned)step->other, .is_set = true, .last = STREAM_SLOTS};
+    return world_expect(w, "cmpool_capture_create", cmpool_capture_create(&set->handle, w->pools[step->other].handle), CMPOOL_OK);
+}
+
+/* The set is forgotten; its live blocks are the parent's, whose only use is to be freed. */
+static bool release_set(world *w, unsigned number)
+{
+    world_pool *set = &w->pools[number];
+    if (!world_drop_graphs(w, number) || !world_expect(w, "cmpool_capture_release", cmpool_capture_release(set->handle), CMPOOL_OK)) {
+        return false;
+    }
+    for (unsigned i = 0; i < BLOCK_SLOTS; i++) {
+        world_block *block = &w->blocks[i];
+        if (block->pool == number) {
+            block->pool = set->parent;
+            block->sealed = true;
+        }
+    }
+    *set = (world_pool){0};
+    return true;
+}
+
 static bool do_pool_end(world *w, const operation *step)
 {
     world_pool *pool = &w->pools[step->pool];
     if (!pool->handle) {
         return true;
+    }
+    if (pool->is_set) {
+        return world_expect(w, "cmpool_destroy of a set", cmpool_destroy(pool->handle), CMPOOL_ERR_UNSUPPORTED) &&
+               release_set(w, (unsigned)step->pool);
     }
     bool busy = false;
     for (unsigned i = 0; i < BLOCK_SLOTS; i++) {
@@ -315,13 +378,13 @@ static bool do_pool_end(world *w, const operation *step)
 static bool do_order(world *w, const operation *step)
 {
     unsigned before = (unsigned)step->stream, after = (unsigned)step->other;
-    bool live = after < STREAM_SLOTS && w->streams[before].lives && w->streams[after].lives;
+    bool live = after < STREAM_SLOTS && world_has_stream(w, before) && world_has_stream(w, after);
     return !live || world_order(w, before, after);
 }
 
 static bool do_wait(world *w, const operation *step)
 {
-    if (!w->streams[step->stream].lives) {
+    if (!world_has_stream(w, step->stream)) {
         return true;
     }
     CUresult code = w->device.cuStreamSynchronize(w->streams[step->stream].handle);
@@ -337,7 +400,7 @@ static bool do_run(world *w, const operation *step)
 
 static bool do_gate_close(world *w, const operation *step)
 {
-    return !w->streams[step->stream].lives || world_close_gate(w, (unsigned)step->stream);
+    return !world_has_stream(w, step->stream) || world_close_gate(w, (unsigned)step->stream);
 }
 
 static bool do_gate_open(world *w, const operation *step)
@@ -348,7 +411,7 @@ static bool do_gate_open(world *w, const operation *step)
 
 static bool do_stream_make(world *w, const operation *step)
 {
-    return w->streams[step->stream].lives || world_make_stream(w, (unsigned)step->stream);
+    return world_has_stream(w, step->stream) || world_make_stream(w, (unsigned)step->stream);
 }
 
 static bool do_stream_end(world *w, const operation *step)
@@ -373,6 +436,41 @@ static bool do_sibling_return(world *w, const operation *step)
     return true;
 }
 
+/* ---- captures, failures ---------------------------------------------------------------------------------------------------------- */
+
+static bool do_capture_begin(world *w, const operation *step)
+{
+    const world_pool *set = &w->pools[step->pool];
+    unsigned stream = (unsigned)step->stream;
+    bool can = !w->capturing && set->is_set && set->graph_count < GRAPHS_MOST && world_heir(w, stream) < STREAM_SLOTS &&
+               w->streams[stream].lives && !w->streams[stream].special;
+    return !can || world_begin_capture(w, (unsigned)step->pool, stream, (unsigned)step->flags);
+}
+
+static bool do_capture_end(world *w, const operation *step)
+{
+    (void)step;
+    return !w->capturing || world_end_capture(w);
+}
+
+static bool do_launch(world *w, const operation *step)
+{
+    const world_pool *set = &w->pools[step->pool];
+    bool can = set->is_set && set->graph_count && world_has_stream(w, step->stream) && !(w->capturing && w->capture_set == step->pool);
+    return !can || world_launch(w, (unsigned)step->pool, (unsigned)step->flags, (unsigned)step->stream);
+}
+
+static bool do_fail(world *w, const operation *step)
+{
+    /* None that the program makes itself; a page that cannot be released is another story. */
+    static const char *const functions[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuCtxRecordEvent", "cuEventQuery"};
+    w->device.fail_clear();
+    w->failures_before = w->device.failures_injected();
+    w->failing = true;
+    int rule = w->device.fail(functions[step->flags % 6], 1 + step->bytes, 1, CUDA_ERROR_UNKNOWN, SIMCUDA_BEFORE);
+    return rule >= 0 || world_fault(w, "driver: no failure of %s can be planned", functions[step->flags % 6]);
+}
+
 /* ---- the program ------------------------------------------------------------------------------------------------------------------------
  */
 
@@ -381,6 +479,32 @@ static unsigned shrinking(const world *w, const operation *step)
 {
     bool shrinks = step->kind == DO_limit || step->kind == DO_trim || step->kind == DO_pool_end;
     return shrinks && w->pools[step->pool].handle ? root_of(w, step->pool) : POOL_SLOTS;
+}
+
+/* The program leaves alone, while it captures, what a capture forbids or what would have to wait for its end. */
+static bool waits_for_capture(const operation *step)
+{
+    switch (step->kind) {
+    case DO_wait:
+    case DO_stream_make:
+    case DO_stream_end:
+    case DO_limit:
+    case DO_trim:
+    case DO_device_trim:
+    case DO_reserve:
+    case DO_pool_make:
+    case DO_pool_end:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Operations that are done again when a driver call failed in them. */
+static bool is_done_again(const operation *step)
+{
+    return step->kind == DO_alloc || step->kind == DO_limit || step->kind == DO_trim || step->kind == DO_device_trim ||
+           step->kind == DO_reserve;
 }
 
 static bool (*const actions[])(world *w, const operation *step) = {
@@ -405,7 +529,8 @@ static bool take_down(world *w)
     while (w->gate_count) {
         world_open_gate(w, 0);
     }
-    bool good = true;
+    world_take_failure(w);
+    bool good = !w->capturing || world_end_capture(w);
     for (unsigned pass = 0; pass < 2; pass++) { /* private pools first */
         for (unsigned i = 0; i < POOL_SLOTS && good; i++) {
             const operation step = {.pool = i, .flags = 1};
@@ -439,7 +564,14 @@ void program_run(const program *p, outcome *result)
     for (; good && result->at < p->count; result->at++) {
         const operation *step = &p->operations[result->at];
         w.shrinking = shrinking(&w, step);
-        good = step->stream >= w.settings->streams || (actions[step->kind](&w, step) && judge_state(&w));
+        if (step->kind != DO_fail && !is_done_again(step)) {
+            world_take_failure(&w);
+        }
+        bool passed_over = step->stream >= w.settings->streams || (w.capturing && waits_for_capture(step));
+        good = passed_over || (actions[step->kind](&w, step) && judge_state(&w));
+        if (step->kind != DO_fail) {
+            world_take_failure(&w);
+        }
         if (!good) {
             break;
         }

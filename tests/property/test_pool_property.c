@@ -1,8 +1,9 @@
 /*
  * Random programs over the public API on the simulated device, in all three orders: after every operation the validator, the race checker
  * and the judge; at every refusal the judge of the pool's promise; at the end nothing may be left. A failing program is made short and
- * printed. CMPOOL_TEST_SEED runs one seed, CMPOOL_TEST_OPERATIONS and CMPOOL_TEST_SECONDS say how much is run, CMPOOL_TEST_SCRIPT names
- * a printed program to run again.
+ * printed. CMPOOL_TEST_SEED runs one seed, CMPOOL_TEST_OPERATIONS and CMPOOL_TEST_SECONDS say how much is run, CMPOOL_TEST_FIRST_SEED
+ * leaves the seeds that are new each time out, CMPOOL_TEST_ORDER (eager, lazy, random) keeps to one order, CMPOOL_TEST_SCRIPT names a
+ * printed program to run again.
  */
 #include "program.h"
 
@@ -10,6 +11,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <cmocka.h>
 
@@ -33,11 +35,24 @@ static uint64_t number_from(const char *variable, uint64_t otherwise)
     return text ? strtoull(text, NULL, 0) : otherwise;
 }
 
+/* Each order as often as the others, unless one is asked for. */
+static uint64_t order_of(uint64_t seed)
+{
+    static const char *const orders[] = {"eager", "lazy", "random"};
+    const char *wanted = getenv("CMPOOL_TEST_ORDER");
+    for (uint64_t i = 0; wanted && i < sizeof orders / sizeof orders[0]; i++) {
+        if (strcmp(wanted, orders[i]) == 0) {
+            return i;
+        }
+    }
+    return seed % 3;
+}
+
 static void draw_program(program *p, uint64_t seed, uint64_t operations)
 {
     uint64_t state = seed * UINT64_C(0xD1342543DE82EF95);
     program_draw_settings(p, draw_random, &state);
-    p->world.order = seed % 3; /* each order as often as the others */
+    p->world.order = order_of(seed);
     for (uint64_t i = 0; i < operations; i++) {
         program_draw(p, draw_random, &state);
     }
@@ -76,10 +91,12 @@ static void random_programs_keep_the_promises(void **state)
     uint64_t left = number_from("CMPOOL_TEST_OPERATIONS", 20000), fresh = (uint64_t)time(NULL) << 16, seeds = 0, refusals = 0, served = 0;
     time_t end = time(NULL) + (time_t)number_from("CMPOOL_TEST_SECONDS", 50);
     unsigned faults = 0, faults_most = (unsigned)number_from("CMPOOL_TEST_FAULTS", 1);
-    printf("fixed seeds from 1, others from %" PRIu64 "\n", fresh);
+    uint64_t first = number_from("CMPOOL_TEST_FIRST_SEED", 0);
+    printf("fixed seeds from %" PRIu64 ", others from %" PRIu64 "\n", first ? first : 1, first ? first : fresh);
     for (; left > 0 && time(NULL) < end && faults < faults_most; seeds++) {
         uint64_t count = left < OPERATIONS_OF_A_PROGRAM ? left : OPERATIONS_OF_A_PROGRAM;
-        faults += !run_seed(seeds % 2 ? fresh + seeds : 1 + seeds / 2, OPERATIONS_OF_A_PROGRAM, &result);
+        uint64_t seed = first ? first + seeds : seeds % 2 ? fresh + seeds : 1 + seeds / 2;
+        faults += !run_seed(seed, OPERATIONS_OF_A_PROGRAM, &result);
         left -= count;
         refusals += result.refusals;
         served += result.served;

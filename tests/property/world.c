@@ -108,7 +108,19 @@ bool world_end(world *w)
     return driver(w, "cuDevicePrimaryCtxRelease", w->device.cuDevicePrimaryCtxRelease_v2(0));
 }
 
+bool world_take_failure(world *w)
+{
+    bool struck = w->failing && w->device.failures_injected() > w->failures_before;
+    if (w->failing) {
+        w->device.fail_clear();
+    }
+    w->failing = false;
+    return struck;
+}
+
 /* ---- streams ---------------------------------------------------------------------------------------------------------------------- */
+
+bool world_has_stream(const world *w, uint64_t slot) { return w->streams[slot].lives && !w->streams[slot].captures; }
 
 bool world_make_stream(world *w, unsigned slot)
 {
@@ -127,10 +139,24 @@ bool world_order(world *w, unsigned before, unsigned after)
                                driver(w, "cuStreamWaitEvent", w->device.cuStreamWaitEvent(w->streams[after].handle, w->event, 0)));
 }
 
-/* Uses that the pool was not told of are the program's to order: another stream takes them over. */
-static bool hand_over_uses(world *w, unsigned slot, unsigned heir)
+unsigned world_heir(const world *w, unsigned slot)
 {
+    unsigned heir = 0;
+    while (heir < STREAM_SLOTS && (heir == slot || !world_has_stream(w, heir))) {
+        heir++;
+    }
+    return heir;
+}
+
+bool world_hand_over(world *w, unsigned slot)
+{
+    unsigned heir = world_heir(w, slot);
     bool needed = false;
+    for (unsigned i = 0; i < POOL_SLOTS; i++) {
+        bool launched = w->pools[i].is_set && w->pools[i].last == slot;
+        w->pools[i].last = launched ? heir : w->pools[i].last;
+        needed = needed || launched;
+    }
     for (unsigned i = 0; i < BLOCK_SLOTS; i++) {
         needed = needed || (w->blocks[i].bytes && w->blocks[i].touches[slot] == TOUCHED);
     }
@@ -155,14 +181,10 @@ static bool hand_over_uses(world *w, unsigned slot, unsigned heir)
 
 bool world_end_stream(world *w, unsigned slot, bool retire)
 {
-    unsigned heir = 0;
-    while (heir < STREAM_SLOTS && (heir == slot || !w->streams[heir].lives)) {
-        heir++;
-    }
-    if (heir == STREAM_SLOTS || !w->streams[slot].lives || w->streams[slot].special) {
+    if (world_heir(w, slot) == STREAM_SLOTS || !w->streams[slot].lives || w->streams[slot].special) {
         return true;
     }
-    if (!hand_over_uses(w, slot, heir)) {
+    if (!world_hand_over(w, slot)) {
         return false;
     }
     /* No stream has the slot any more: that a block was made on it means nothing now. */

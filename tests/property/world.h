@@ -14,14 +14,20 @@
 /* clang-format off */
 #define WORLD_PANEL(F)                                                                                     \
     F(configure) F(touch) F(gate_close) F(gate_open) F(run_device) F(sibling_take) F(sibling_return)       \
-    F(count_objects) F(mappings) F(races) F(findings) F(finding_text)
+    F(count_objects) F(mappings) F(races) F(findings) F(finding_text) F(fail) F(fail_clear)                \
+    F(failures_injected)
 #define WORLD_DRIVER(F)                                                                                    \
     F(cuInit, (unsigned flags)) F(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))        \
     F(cuDevicePrimaryCtxRelease_v2, (CUdevice device)) F(cuCtxSetCurrent, (CUcontext context))             \
     F(cuStreamCreate, (CUstream * stream, unsigned flags)) F(cuStreamDestroy_v2, (CUstream stream))        \
     F(cuStreamSynchronize, (CUstream stream)) F(cuEventCreate, (CUevent * event, unsigned flags))          \
     F(cuEventDestroy_v2, (CUevent event)) F(cuEventRecord, (CUevent event, CUstream stream))               \
-    F(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))
+    F(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags))                                 \
+    F(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode))                                \
+    F(cuStreamEndCapture, (CUstream stream, CUgraph * graph))                                              \
+    F(cuGraphInstantiateWithFlags, (CUgraphExec * exec, CUgraph graph, unsigned long long flags))          \
+    F(cuGraphLaunch, (CUgraphExec exec, CUstream stream)) F(cuGraphExecDestroy, (CUgraphExec exec))        \
+    F(cuGraphDestroy, (CUgraph graph))
 /* clang-format on */
 
 typedef struct world_device {
@@ -44,20 +50,33 @@ typedef struct world_block {
     touched touches[STREAM_SLOTS];
 } world_block;
 
+enum { GRAPHS_MOST = 4 };
+
 typedef struct world_pool {
     cmpool_t handle; /* 0: none */
     unsigned parent; /* its own slot, if it is no private pool */
     uint64_t limit, floor, headroom;
     uint64_t reserved; /* as last seen */
     bool waits;        /* a stream may be made to wait on the device */
+    bool is_set;       /* a capture set; then: */
+    CUgraphExec graphs[GRAPHS_MOST];
+    unsigned graph_count;
+    unsigned last; /* stream of the last launch; STREAM_SLOTS: none that lives */
 } world_pool;
 
 typedef struct world_stream {
     CUstream handle;
     bool lives, special;
+    bool captures; /* only its capture set's work goes there now */
 } world_stream;
 
-enum { GATES_MOST = 32 };
+enum { GATES_MOST = 32, GRAPH_PAGES_MOST = 256 };
+
+/* A page that a block of a capture set has ever lain on: it is the set's until its release. */
+typedef struct graph_page {
+    uint64_t handle;
+    unsigned set;
+} graph_page;
 
 typedef struct world {
     const program_settings *settings;
@@ -70,6 +89,12 @@ typedef struct world {
     int gates[GATES_MOST];
     unsigned gate_count;
     uint64_t sibling_bytes;
+    graph_page graph_pages[GRAPH_PAGES_MOST]; /* kept by the judge */
+    unsigned graph_page_count;
+    bool capturing; /* a capture is live: */
+    unsigned capture_set, capture_stream;
+    bool failing; /* a driver call of the present or the next operation is to fail */
+    uint64_t failures_before;
     unsigned shrinking; /* slot of the pool that the present operation tells to give memory up */
 } world;
 
@@ -83,12 +108,27 @@ bool world_expect(world *w, const char *call, cmpool_status status, cmpool_statu
 bool world_start(world *w, const program_settings *settings, outcome *result);
 /* Streams and context go; what is left on the device by then is a fault. */
 bool world_end(world *w);
+/* May the program do something on the stream? Not while it is captured. */
+bool world_has_stream(const world *w, uint64_t slot);
+/* Another stream that the program has, or STREAM_SLOTS. */
+unsigned world_heir(const world *w, unsigned slot);
+/* Uses that the pool was not told of are the program's to order: the heir takes them over, so that the stream can go or be captured. */
+bool world_hand_over(world *w, unsigned slot);
 bool world_make_stream(world *w, unsigned slot);
 bool world_end_stream(world *w, unsigned slot, bool retire);
 /* What is on `before` comes first for what follows on `after`. */
 bool world_order(world *w, unsigned before, unsigned after);
 bool world_close_gate(world *w, unsigned stream);
 void world_open_gate(world *w, unsigned which);
+/* Has a driver call been made to fail since the last look? From here on none is. */
+bool world_take_failure(world *w);
+/* Work on a stream is captured from here on; and to the end, which makes a graph of the set. */
+bool world_begin_capture(world *w, unsigned set, unsigned stream, unsigned mode);
+bool world_end_capture(world *w);
+/* A graph of the set runs, after the last one that did. */
+bool world_launch(world *w, unsigned set, unsigned graph, unsigned stream);
+/* No graph of the set runs any more. */
+bool world_drop_graphs(world *w, unsigned set);
 
 /* ---- judge.c: told by the device and the program's own list alone ------------------------------------------------------------------ */
 
