@@ -21,15 +21,8 @@ static _Atomic(record *) chunks[CHUNKS];
 static uint32_t record_count; /* registry lock */
 static uint64_t generations;  /* registry lock */
 static _Atomic(cmi_device *) devices[CMI_MAX_DEVICES];
-static _Atomic int forked;
 static _Atomic(const cmi_driver *) opened_driver;
 static _Atomic(CUcontext) primaries[CMI_MAX_DEVICES]; /* as the device records have them, readable without their locks */
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-
-static void in_child(void) { atomic_store(&forked, 1); }
-static void watch_fork(void) { pthread_atfork(NULL, NULL, in_child); }
-
-cmpool_status cmi_registry_usable(void) { return atomic_load_explicit(&forked, memory_order_relaxed) ? CMPOOL_ERR_FORKED : CMPOOL_OK; }
 
 cmi_device *cmi_registry_device(int ordinal)
 {
@@ -53,7 +46,7 @@ cmi_here cmi_registry_here(cmpool_stream stream)
     cmi_here here = {NULL, -1};
     const cmi_driver *driver = atomic_load_explicit(&opened_driver, memory_order_acquire);
     bool named = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-    if (named && driver && driver->CtxGetCurrent(&here.context) == CUDA_SUCCESS && here.context) {
+    if (named && driver && cmi_registry_usable() == CMPOOL_OK && driver->CtxGetCurrent(&here.context) == CUDA_SUCCESS && here.context) {
         CUdevice device;
         here.device = device_of_primary(here.context);
         if (here.device < 0 && driver->CtxGetDevice(&device) == CUDA_SUCCESS) {
@@ -114,7 +107,10 @@ void cmi_registry_leave(const cmi_entry *entry)
 
 cmpool_status cmi_registry_finish(cmpool_status status, const char *call)
 {
-    if (status == CMPOOL_OK || status == CMPOOL_ERR_FORKED) { /* in a child the locks below may be held by nobody who is left */
+    if (cmi_registry_usable() != CMPOOL_OK) { /* whatever else is wrong; and nothing below may be touched in a child */
+        return CMPOOL_ERR_FORKED;
+    }
+    if (status == CMPOOL_OK) {
         return status;
     }
     cmpool_error kept = *cmi_error_detail();
@@ -245,7 +241,7 @@ static cmpool_status create(cmpool_t *handle, int ordinal, const cmi_options *op
 
 cmpool_status cmi_registry_create(cmpool_t *handle, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count)
 {
-    pthread_once(&fork_once, watch_fork);
+    cmi_registry_watch_fork();
     cmi_lock_acquire(&registry_lock);
     cmpool_status status = create(handle, ordinal, options, peers, peer_count);
     cmi_lock_release(&registry_lock);

@@ -41,6 +41,8 @@ static inline cmpool_status cmi_registry_not_memory(cmpool_status status)
 
 /* FORKED in a child of the process that first used the library, else OK. Every public function asks first. */
 cmpool_status cmi_registry_usable(void);
+/* From here on a child is told (lifecycle.c). */
+void cmi_registry_watch_fork(void);
 
 /* The device record of an ordinal, or NULL when no pool was ever made on it. */
 cmi_device *cmi_registry_device(int ordinal);

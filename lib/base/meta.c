@@ -222,6 +222,9 @@ void *cmi_meta_resize(void *p, size_t old_bytes, size_t new_bytes)
     return moved;
 }
 
+void cmi_meta_before_fork(void) { cmi_lock_acquire(&meta_lock); }
+void cmi_meta_after_fork(void) { cmi_lock_release(&meta_lock); }
+
 uint64_t cmi_meta_bytes(void) { return atomic_load_explicit(&meta_bytes, memory_order_relaxed); }
 
 void cmi_meta_fail(uint64_t nth, uint64_t count)
