@@ -17,7 +17,8 @@ static bool may_look(const cmi_pool *pool, const cmi_pool *asker, const cmi_ask 
     if (!own && pool->owners[set->owner].kind == CMI_OWNER_CAPTURE && !CMI_MUTATION(GRAPH_MEMORY_SHARED)) {
         return false;
     }
-    return !capture || CMI_MUTATION(PENDING_FED_TO_CAPTURE) || set->kind == CMI_BINSET_DONE || (own && set->kind == CMI_BINSET_STREAM && set->key == ask->stream);
+    return !capture || CMI_MUTATION(PENDING_FED_TO_CAPTURE) || set->kind == CMI_BINSET_DONE ||
+           (own && set->kind == CMI_BINSET_STREAM && set->key == ask->stream);
 }
 
 bool cmi_plan_mark_usable(cmi_pool *pool, const cmi_pool *asker, const cmi_ask *ask, reach far)
