@@ -208,7 +208,7 @@ static outcome climb_once(climb *c, cmi_block_id *block, cmpool_status *status)
     drain_caches(pool);
     c->use_siblings = false;
     *block = bins_again(pool, c->ask);
-    if (!*block && (cmi_streams_are_many(pool->device) || pool->counters.stale_slots)) {
+    if (!*block && (cmi_streams_are_many(pool->device) || something_pending(pool, c->ask->stream) || pool->counters.stale_slots)) {
         promote(pool, c->ask->stream);
         cmi_source_unmap_stale(pool, UINT64_MAX); /* old addresses are room for windows again */
         *block = bins_again(pool, c->ask);
