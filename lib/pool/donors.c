@@ -46,6 +46,9 @@ uint64_t cmi_donors_add(climb *c, cmi_pool *from, uint64_t skip, uint64_t skip_b
         c->run_room = 2 * runs;
         runs = cmi_heap_idle_runs(&from->heap, from->use, skip, skip_bytes, c->runs, c->run_room, NULL);
     }
+    if (!runs) {
+        return 0;
+    }
     if (*count + runs > c->donor_room) {
         uint32_t room = 2 * (*count + runs);
         cmi_donor *grown = cmi_meta_resize(c->donors, c->donor_room * sizeof *grown, room * sizeof *grown);
