@@ -45,6 +45,25 @@ static void retire_event(cmi_device *device, CUevent event, uint32_t context)
     }
 }
 
+/* Events end with their context: what was reset or destroyed under us has taken the spare ones with it. */
+static void forget_spares(cmi_device *device)
+{
+    while (device->spare_count) {
+        destroy_event(device, device->spare_events[--device->spare_count]);
+    }
+}
+
+/* Whether a call in one of the program's contexts failed because that context is no more. Then all of its work is over. */
+static bool has_gone(cmi_device *device, uint32_t context, cmpool_status status)
+{
+    int code = cmi_error_detail()->driver_code;
+    if (context == 0 || status != CMPOOL_ERR_DEVICE_LOST || (code != CUDA_ERROR_CONTEXT_IS_DESTROYED && code != CUDA_ERROR_INVALID_CONTEXT)) {
+        return false;
+    }
+    cmi_context_remove(device, device->contexts[context].handle);
+    return true;
+}
+
 /* Take fences out that are marked done and that nobody is using. */
 void cmi_fence_sweep(cmi_device *device)
 {
@@ -154,7 +173,10 @@ static cmpool_status record(cmi_device *device, cmi_pool *pool, uint32_t stream,
         cmi_fence_sweep(device);
         return CMPOOL_OK;
     }
-    if (event) {
+    if (event && code == CUDA_ERROR_INVALID_HANDLE) {
+        destroy_event(device, event);
+        forget_spares(device);
+    } else if (event) {
         retire_event(device, event, context);
     }
     return status == CMPOOL_OK ? CMPOOL_ERR_OUT_OF_HOST_MEMORY : status;
@@ -180,7 +202,7 @@ cmpool_status cmi_fence_contexts(cmi_device *device, cmi_pool *pool)
             continue;
         }
         cmpool_status status = record(device, pool, CMI_NO_STREAM, NULL, i);
-        if (status != CMPOOL_OK) {
+        if (status != CMPOOL_OK && !has_gone(device, i, status)) {
             return status;
         }
     }
@@ -282,6 +304,9 @@ cmpool_status cmi_fence_host_wait(cmi_device *device, cmi_pool *pool)
         cmi_call call;
         cmpool_status status = cmi_capture_barred_begin(device, &call, i);
         if (status != CMPOOL_OK) {
+            if (has_gone(device, i, status)) {
+                continue;
+            }
             return status;
         }
         CUresult code = device->driver->CtxSynchronize();
@@ -327,9 +352,7 @@ void cmi_fence_forget_all(cmi_device *device)
         device->fences[i].done = true;
     }
     cmi_fence_sweep(device);
-    while (device->spare_count) {
-        destroy_event(device, device->spare_events[--device->spare_count]);
-    }
+    forget_spares(device);
     cmi_meta_free(device->fences, device->fence_room * sizeof *device->fences);
     cmi_meta_free(device->spare_events, device->spare_room * sizeof *device->spare_events);
     device->fences = NULL;

@@ -153,7 +153,11 @@ bool cmi_stream_open(cmi_device *device) { return make_room(device); }
 static bool context_number(cmi_device *device, CUcontext handle, uint32_t *number)
 {
     for (uint32_t i = 0; i < device->context_count; i++) {
-        if (device->contexts[i].handle == handle) {
+        cmi_context *known = &device->contexts[i];
+        if (known->handle == handle) {
+            if (known->gone) { /* another context with the handle of a dead one: what was freed in that one stays done */
+                *known = (cmi_context){.handle = handle, .covered = device->ticket - 1, .done = device->ticket - 1};
+            }
             *number = i;
             return true;
         }
@@ -179,9 +183,6 @@ bool cmi_context_add(cmi_device *device, CUcontext handle)
         return false;
     }
     device->streams[CMI_NO_STREAM].ordered = 0; /* what it does is ordered behind nothing yet */
-    if (device->contexts[number].gone) {        /* another context with the handle of a dead one: what was freed in that one stays done */
-        device->contexts[number] = (cmi_context){.handle = handle, .covered = device->ticket - 1, .done = device->ticket - 1};
-    }
     return true;
 }
 
