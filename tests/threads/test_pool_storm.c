@@ -377,7 +377,7 @@ static void storm(const char *words, uint64_t seed, double seconds)
     /* On a slow or busy machine it takes longer than asked until the device was nearly full. */
     double begun = storm_now();
     bool full = false;
-    while (!atomic_load(&storm_stop) && (storm_now() < begun + seconds || (!full && storm_now() < begun + 60))) {
+    while (!atomic_load(&storm_stop) && (storm_now() < begun + seconds || (!full && storm_now() < begun + 30))) {
         storm_sleep_ms(20);
         cmpool_stats now = figures(main_pool);
         full = now.page_moves > 0 && now.refusals > 0;
