@@ -12,13 +12,8 @@ static uint64_t idle_pages(cmi_pool *pool, uint64_t *longest)
     const cmi_heap *heap = &pool->heap;
     uint64_t pages = 0;
     *longest = 0;
-    if (heap->binset_count + 1 > pool->use_room) {
-        uint8_t *grown = cmi_meta_resize(pool->use, pool->use_room, 2 * (heap->binset_count + 1));
-        if (!grown) {
-            return 0;
-        }
-        pool->use = grown;
-        pool->use_room = 2 * (heap->binset_count + 1);
+    if (!cmi_pool_use_room(pool)) {
+        return 0;
     }
     memset(pool->use, CMI_USE_PAGES, pool->use_room);
     cmi_heap_idle_runs(heap, pool->use, 0, 0, NULL, 0, &pages);

@@ -24,14 +24,8 @@ static bool may_look(const cmi_pool *pool, const cmi_pool *asker, const cmi_ask 
 bool cmi_plan_mark_usable(cmi_pool *pool, const cmi_pool *asker, const cmi_ask *ask, reach far)
 {
     cmi_heap *heap = &pool->heap;
-    uint32_t room = heap->binset_count + 1;
-    if (room > pool->use_room) {
-        uint8_t *grown = cmi_meta_resize(pool->use, pool->use_room, 2 * room);
-        if (!grown) {
-            return false;
-        }
-        pool->use = grown;
-        pool->use_room = 2 * room;
+    if (!cmi_pool_use_room(pool)) {
+        return false;
     }
     for (uint32_t i = 1; i <= heap->binset_count; i++) {
         const cmi_binset *set = heap->binsets[i];

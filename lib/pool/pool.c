@@ -90,6 +90,20 @@ cmpool_status cmi_pool_hold(cmi_pool *pool, uint64_t pages)
     return pages > pool->reserved_pages ? cmi_ladder_hold(pool, pages - pool->reserved_pages) : CMPOOL_OK;
 }
 
+bool cmi_pool_use_room(cmi_pool *pool)
+{
+    uint32_t room = pool->heap.binset_count + 1;
+    if (room <= pool->use_room) {
+        return true;
+    }
+    uint8_t *grown = cmi_meta_resize(pool->use, pool->use_room, 2 * room);
+    if (grown) {
+        pool->use = grown;
+        pool->use_room = 2 * room;
+    }
+    return grown != NULL;
+}
+
 bool cmi_pool_make_ready(cmi_pool *pool)
 {
     return cmi_heap_reserve_records(&pool->heap, 2 * CMI_HEAP_STEP_RECORDS) && cmi_stamp_reserve(pool->device, 2 * CMI_HEAP_STEP_RECORDS);

@@ -337,6 +337,8 @@ static inline cmpool_status cmi_pool_place_for(const cmi_pool *pool, uint32_t ow
     cmpool_status status = cmi_pool_place(pool, address, place);
     return status == CMPOOL_OK && owner && place->owner != owner ? CMPOOL_ERR_NOT_OURS : status;
 }
+/* Room in pool->use for an entry of each bin set. */
+bool cmi_pool_use_room(cmi_pool *pool);
 /* Everything a mutation needs that could fail for lack of host memory. */
 bool cmi_pool_make_ready(cmi_pool *pool);
 /* The same, kept while the lock is dropped: until end. */

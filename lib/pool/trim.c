@@ -11,14 +11,8 @@ enum { TRIM_RUN = 256, IDLE_BATCH = 256, EVER = UINT32_MAX };
 static bool mark_releasable(cmi_pool *pool, bool pending)
 {
     cmi_heap *heap = &pool->heap;
-    uint32_t room = heap->binset_count + 1;
-    if (room > pool->use_room) {
-        uint8_t *grown = cmi_meta_resize(pool->use, pool->use_room, room);
-        if (!grown) {
-            return false;
-        }
-        pool->use = grown;
-        pool->use_room = room;
+    if (!cmi_pool_use_room(pool)) {
+        return false;
     }
     for (uint32_t i = 1; i <= heap->binset_count; i++) {
         const cmi_binset *set = heap->binsets[i];
