@@ -262,7 +262,8 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
     cmi_log(CMI_LOG_STEP, "request of %llu bytes: window at %llx, %u pages: %u new, %u runs to take from, reach %d",
             (unsigned long long)ask->bytes, (unsigned long long)window.offset, window.pages, c->hand.count, c->donor_count, (int)c->reach);
     *status = cmi_source_fill(pool, ask, &window, &c->hand, c->donors, c->donor_count, block);
-    if ((*status == CMPOOL_ERR_UNSUPPORTED || *status == CMPOOL_ERR_CAPTURE) && c->reach >= REACH_PENDING) {
+    /* Siblings' pages are waited for within any reach. */
+    if (*status == CMPOOL_ERR_UNSUPPORTED || (*status == CMPOOL_ERR_CAPTURE && c->reach >= REACH_PENDING)) {
         c->no_device_wait = true;
         *status = CMPOOL_OK;
         return PLAN_SHORT;

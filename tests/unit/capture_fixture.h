@@ -31,10 +31,6 @@ static int capture_open(void **state)
     return 0;
 }
 
-#define EACH_SMALL_DEVICE(words) \
-    for (const char *const *order_ = small_devices, *words = *order_; order_ < small_devices + 3 && (words = *order_, true); order_++)
-static const char *const small_devices[] = {"sim:64MiB,order=eager", "sim:64MiB,order=lazy", "sim:64MiB,order=random:11"};
-
 static const CUstreamCaptureMode capture_modes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                                                     CU_STREAM_CAPTURE_MODE_RELAXED};
 

@@ -7,10 +7,6 @@
 
 #include <pthread.h>
 
-#define EACH_SMALL_DEVICE(words) \
-    for (const char *const *order_ = small_devices, *words = *order_; order_ < small_devices + 3 && (words = *order_, true); order_++)
-static const char *const small_devices[] = {"sim:64MiB,order=eager", "sim:64MiB,order=lazy", "sim:64MiB,order=random:11"};
-
 static void *take_and_use(cmpool_t pool, size_t bytes, CUstream stream)
 {
     void *block = take(pool, bytes, stream);
@@ -132,6 +128,58 @@ static void moved_pages_carry_their_order(void **state)
         cmpool_stats stats = figures(pool);
         assert_true(stats.page_moves >= 15);
         assert_int_equal(stats.host_waits, 0);
+        end(pool);
+    }
+}
+
+/* Memory of one stream that joins is finished when the part that was freed last is. */
+static void joined_memory_is_as_old_as_its_youngest_part(void **state)
+{
+    (void)state;
+    enum { FREES = 64 }; /* after which the stream's frees get an event of their own */
+    EACH_SMALL_DEVICE(words)
+    {
+        device_start(words);
+        cmpool_t pool = pool_with(NULL);
+        CUstream a = sim_test_stream(), b = sim_test_stream();
+        give(pool, take_and_use(pool, 1000, b), b);
+        void *low = take_and_use(pool, 20 * MIB, a), *high = take_and_use(pool, 20 * MIB, a);
+        assert_ptr_equal((char *)low + 20 * MIB, high);
+        give(pool, low, a);
+        for (int i = 0; i < FREES; i++)
+            give(pool, take_and_use(pool, 1000, a), a);
+        assert_true(figures(pool).events_recorded > 0);
+        OK(cuStreamSynchronize(a));
+        int gate = panel.gate_close(a);
+        use(a, high, 20 * MIB);
+        give(pool, high, a);
+        give(pool, take_and_use(pool, 40 * MIB, b), b);
+        panel.gate_open(gate);
+        end(pool);
+    }
+}
+
+/* A stream that waits for an event of one other has not waited for the rest of the context. */
+static void a_wait_for_one_is_no_wait_for_all(void **state)
+{
+    (void)state;
+    EACH_SMALL_DEVICE(words)
+    {
+        device_start(words);
+        cmpool_t pool = pool_with(NULL);
+        CUstream a = sim_test_stream(), b = sim_test_stream(), c = sim_test_stream();
+        void *first = take_and_use(pool, 30 * MIB, a), *second = take_and_use(pool, 30 * MIB, b);
+        int gates[2] = {panel.gate_close(a), panel.gate_close(b)};
+        give(pool, second, b);
+        give(pool, first, a);
+        DONE(cmpool_stream_retire(0, a)); /* an event of its own lies behind `first` */
+        void *again = take_and_use(pool, 30 * MIB, c);
+        assert_ptr_equal(again, first);
+        give(pool, take_and_use(pool, 30 * MIB, c), c);
+        give(pool, again, c);
+        assert_int_equal(figures(pool).device_waits, 2);
+        panel.gate_open(gates[0]);
+        panel.gate_open(gates[1]);
         end(pool);
     }
 }
@@ -287,6 +335,46 @@ static void handles_come_back(void **state)
     }
 }
 
+/* Records of streams are used again, but not while a stamp names one whose work is not done. */
+static void dead_streams_are_waited_for(void **state)
+{
+    (void)state;
+    enum { STREAMS = 40 };
+    EACH_SMALL_DEVICE(words)
+    {
+        device_start(words);
+        cmpool_t pool = pool_with(NULL);
+        CUstream keeper = sim_test_stream(), other = sim_test_stream();
+        void *between[STREAMS];
+        int gates[STREAMS];
+        for (int i = 0; i < STREAMS; i++) {
+            CUstream stream = sim_test_stream();
+            void *block = take_and_use(pool, 512 * 1024, keeper);
+            between[i] = take_and_use(pool, 512 * 1024, keeper); /* so that freed blocks, and their stamps, do not join */
+            order(keeper, stream);
+            use(stream, block, 512 * 1024);
+            gates[i] = panel.gate_close(stream);
+            give(pool, block, stream);
+            DONE(cmpool_stream_retire(0, stream));
+            OK(cuStreamDestroy_v2(stream));
+        }
+        void *block = take_and_use(pool, 512 * 1024, other);
+        give(pool, block, other);
+        DONE(cmpool_stream_retire(0, other));
+        OK(cuStreamSynchronize(other)); /* something is done, so free memory is looked through */
+        void *next[4];
+        for (int i = 0; i < 4; i++)
+            next[i] = take_and_use(pool, 512 * 1024, keeper);
+        for (int i = 0; i < 4; i++)
+            give(pool, next[i], keeper);
+        for (int i = 0; i < STREAMS; i++) {
+            give(pool, between[i], keeper);
+            panel.gate_open(gates[i]);
+        }
+        end(pool);
+    }
+}
+
 /* By default the handle is looked at when a request leaves the bins. */
 static void an_unretired_handle_is_told(void **state)
 {
@@ -388,10 +476,11 @@ static void drivers_that_can_do_less(void **state)
             panel.set_feature(SIMCUDA_FEATURE_STREAM_ID, !(lacks & 1));
             panel.set_feature(SIMCUDA_FEATURE_CONTEXT_EVENTS, !(lacks & 2));
             cmi_driver_forget();
-            cmpool_t pool = pool_with(NULL);
+            cmpool_t pool = pool_with(NULL), sibling = pool_with(NULL);
             CUstream a = sim_test_stream(), b = sim_test_stream();
             for (int turn = 0; turn < 3; turn++) {
                 give(pool, take_and_use(pool, 60 * MIB, a), a);
+                give(sibling, take_and_use(sibling, 60 * MIB, b), b);
                 give(pool, take_and_use(pool, 60 * MIB, b), b);
                 void *small = take_and_use(pool, 1000, a);
                 order(a, b);
@@ -408,6 +497,7 @@ static void drivers_that_can_do_less(void **state)
             OK(cuStreamDestroy_v2(c));
             c = sim_test_stream();
             give(pool, take_and_use(pool, 60 * MIB, c), c);
+            DONE(cmpool_destroy(sibling));
             end(pool);
         }
     }
@@ -467,11 +557,14 @@ int main(void)
         cmocka_unit_test(no_wait_while_the_device_has_room),
         cmocka_unit_test(a_full_device_makes_streams_wait),
         cmocka_unit_test(moved_pages_carry_their_order),
+        cmocka_unit_test(joined_memory_is_as_old_as_its_youngest_part),
+        cmocka_unit_test(a_wait_for_one_is_no_wait_for_all),
         cmocka_unit_test(streams_that_must_not_wait),
         cmocka_unit_test(waiting_first_keeps_the_footprint),
         cmocka_unit_test(recorded_uses_come_first),
         cmocka_unit_test(a_free_may_name_another_stream),
         cmocka_unit_test(handles_come_back),
+        cmocka_unit_test(dead_streams_are_waited_for),
         cmocka_unit_test(an_unretired_handle_is_told),
         cmocka_unit_test(the_legacy_stream_has_two_names),
         cmocka_unit_test(each_thread_has_its_default_stream),
