@@ -4,9 +4,9 @@
     python3 tests/mutations/run.py --short                   a few of them, for ctest
     python3 tests/mutations/run.py WAIT_SKIPPED USE_FORGOTTEN
 
-The random programs run with fixed seeds in each order of the simulated device in which the mutation does harm; test programs that know the
-order they run in, and those that go through all orders by themselves, run as well. The library as it is has to pass all of it. A
-mutation that no test notices in one of its orders is a failure. --build names a release build of this tree; what is missing in it is built.
+In each order of the simulated device in which the mutation does harm the random programs run with fixed seeds, and where they do not
+notice it the tests below (not in the short form), each kept to that order. The library as it is has to pass all of them. A mutation that
+no test notices in one of its orders is a failure. --build names a release build of this tree; what is missing in it is built.
 """
 import argparse
 import concurrent.futures
@@ -22,7 +22,9 @@ ORDERS = ["eager", "lazy", "random"]
 SHORT = ["WAIT_SKIPPED", "UNMAP_TOO_EARLY", "SIBLINGS_NOT_ASKED"]
 # Operations of random programs in one order: most faults show in the first few thousand.
 OPERATIONS = {"short": 40000, "long": 400000}
-SECONDS_OF_A_TEST = 300
+SECONDS_OF_A_TEST = {"short": 30, "long": 200}
+# Test programs that go through pool_fixture.h, which keeps them to one order; the most telling ones first.
+UNIT_TESTS = ["test_pool_streams", "test_pool_capture", "test_pool_churn", "test_pool_limits", "test_pool_faults"]
 
 
 def read_mutations():
@@ -80,21 +82,19 @@ class Build:
         return out
 
 
-def test_sources():
+def test_sources(unit_tests):
     """Program name -> its sources. All of them look inside the library, so that a mutant can be linked in."""
-    unit = ROOT / "tests/unit"
     programs = {"test_pool_property": sorted((ROOT / "tests/property").glob("*.c"))}
-    for path in sorted(unit.glob("test_pool_*.c")):
-        programs[path.stem] = [path]
-    return programs
+    return programs | {name: [ROOT / f"tests/unit/{name}.c"] for name in unit_tests}
 
 
-def run_test(build, program, order, operations):
+def run_test(build, program, order, operations, seconds):
     """The first line of a failure, or None."""
     environment = dict(os.environ, CUDAMEMPOOL_DRIVER=str(build.driver), CMPOOL_TEST_FIRST_SEED="1", CMPOOL_TEST_SHRINK_SECONDS="0",
-                       CMPOOL_TEST_OPERATIONS=str(operations), CMPOOL_TEST_SECONDS=str(SECONDS_OF_A_TEST), CMPOOL_TEST_ORDER=order)
+                       CMPOOL_TEST_PROGRAM_SECONDS="10", CMPOOL_TEST_OPERATIONS=str(operations), CMPOOL_TEST_SECONDS=str(seconds),
+                       CMPOOL_TEST_ORDER=order)
     try:
-        result = subprocess.run([program], env=environment, capture_output=True, text=True, errors="replace", timeout=SECONDS_OF_A_TEST)
+        result = subprocess.run([program], env=environment, capture_output=True, text=True, errors="replace", timeout=seconds + 60)
     except subprocess.TimeoutExpired:
         return "hangs"
     if result.returncode == 0:
@@ -104,13 +104,13 @@ def run_test(build, program, order, operations):
     return told.group(1) if told else failed.group(1) if failed else f"ends with {result.returncode}"
 
 
-def run_all(build, mutation, programs, orders, operations):
+def run_all(build, mutation, programs, orders, operations, seconds):
     """(order, program, first line of the failure or None) of each test, the property test first; an order that is seen to fail is left."""
     seen = []
     with concurrent.futures.ThreadPoolExecutor(build.jobs) as pool:
         def one(order):
             for name, path in programs.items():
-                fault = run_test(build, path, order, operations)
+                fault = run_test(build, path, order, operations, seconds)
                 if fault or mutation == "NONE":
                     seen.append((order, name, fault))
                 if fault:
@@ -132,11 +132,12 @@ def main():
     names = SHORT if arguments.short else list(mutations) if arguments.all else arguments.names
     if not names or not set(names) <= set(mutations):
         parser.error("name mutations of lib/base/mutations.def, or say --all or --short")
-    operations = arguments.operations or OPERATIONS["short" if arguments.short else "long"]
+    form = "short" if arguments.short else "long"
+    operations, seconds = arguments.operations or OPERATIONS[form], SECONDS_OF_A_TEST[form]
 
     build = Build(arguments.build.resolve(), arguments.jobs)
     build.build_library()
-    sources = test_sources()
+    sources = test_sources([] if arguments.short else UNIT_TESTS)
     with concurrent.futures.ThreadPoolExecutor(build.jobs) as pool:
         objects = {name: list(pool.map(build.compile, paths)) for name, paths in sources.items()}
     bad = []
@@ -145,7 +146,7 @@ def main():
         orders, what, mutated = mutations.get(mutation, (ORDERS, "the library as it is", []))
         mutants = [build.compile(path, mutation) for path in mutated]
         programs = {name: build.link(name, made, mutation, mutants) for name, made in objects.items()}
-        seen = run_all(build, mutation, programs, orders, operations)
+        seen = run_all(build, mutation, programs, orders, operations, seconds)
         print(f"{mutation}: {what} ({time.time() - started:.1f} s)")
         for order, program, fault in seen:
             print(f"    {order:7} {program}: {fault or 'passes'}")

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SECONDS_OF_A_PROGRAM = 30 };
+enum { SECONDS_OF_A_PROGRAM = 30 }; /* unless CMPOOL_TEST_PROGRAM_SECONDS says otherwise */
 
 void program_run_apart(const program *p, outcome *result)
 {
@@ -23,7 +23,8 @@ void program_run_apart(const program *p, outcome *result)
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
-        alarm(SECONDS_OF_A_PROGRAM);
+        const char *seconds = getenv("CMPOOL_TEST_PROGRAM_SECONDS");
+        alarm(seconds ? (unsigned)strtoul(seconds, NULL, 10) : SECONDS_OF_A_PROGRAM);
         program_run(p, shared);
         fflush(NULL);
         _exit(0);
