@@ -15,7 +15,7 @@ enum { MOST_CONTEXTS = 512 };
 static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
 static preload_context contexts[MOST_CONTEXTS]; /* no gaps */
 static uint32_t context_count;
-static _Atomic uint32_t generation = 1; /* rises when a handle may come to mean another context */
+static _Atomic uint32_t generation = 1;              /* rises when a handle may come to mean another context */
 static _Atomic int primary_retains[PRELOAD_DEVICES]; /* by the program */
 
 /* What the thread last learned. */
@@ -208,7 +208,8 @@ bool cmi_preload_primary_dies(int device)
     return true;
 }
 
-/* ---- replacements --------------------------------------------------------------------------------------------------------------------- */
+/* ---- replacements ---------------------------------------------------------------------------------------------------------------------
+ */
 
 static CUresult created(CUresult code, const CUcontext *context, CUdevice device)
 {

@@ -111,11 +111,11 @@ static void fill(driver_table *to, void *library, const void *base)
     void *own;
     memset(to, 0, sizeof *to);
     to->base = base;
-#define PRELOAD_HOOK(name, params)                                  \
-    own = own_function(library, base, #name);                       \
-    memcpy(&to->functions.name, &own, sizeof own);                  \
-    if (own) {                                                      \
-        add_pair(to, own, replacements[HOOK_##name].address);       \
+#define PRELOAD_HOOK(name, params)                            \
+    own = own_function(library, base, #name);                 \
+    memcpy(&to->functions.name, &own, sizeof own);            \
+    if (own) {                                                \
+        add_pair(to, own, replacements[HOOK_##name].address); \
     }
 #define PRELOAD_REAL(name, params)            \
     own = own_function(library, base, #name); \
@@ -183,7 +183,8 @@ void *cmi_preload_replacement(void *function)
     return low < table.pair_count && table.pairs[low].own == function ? table.pairs[low].replacement : function;
 }
 
-/* ---- the driver's own look-up --------------------------------------------------------------------------------------------------------- */
+/* ---- the driver's own look-up ---------------------------------------------------------------------------------------------------------
+ */
 
 static void substitute(CUresult code, void **function)
 {

@@ -68,7 +68,8 @@ static CUresult give_back(CUdeviceptr address, bool ordered, CUstream stream)
     return answer(status);
 }
 
-/* ---- without a stream ----------------------------------------------------------------------------------------------------------------- */
+/* ---- without a stream -----------------------------------------------------------------------------------------------------------------
+ */
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {
@@ -122,7 +123,8 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     return code == ASK_DRIVER ? PRELOAD_FORWARD(cuMemFree_v2, address) : code;
 }
 
-/* ---- in the order of a stream ------------------------------------------------------------------------------------------------------------ */
+/* ---- in the order of a stream
+ * ------------------------------------------------------------------------------------------------------------ */
 
 #define PER_THREAD ((CUstream)2)
 
@@ -148,7 +150,8 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
     return code == ASK_DRIVER ? PRELOAD_FORWARD(cuMemFreeAsync_ptsz, address, stream) : code;
 }
 
-/* ---- what is known of memory --------------------------------------------------------------------------------------------------------------- */
+/* ---- what is known of memory
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t idle_bytes(int device)
 {
@@ -273,7 +276,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
                                                                             : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- others who need memory --------------------------------------------------------------------------------------------------------------- */
+/* ---- others who need memory
+ * --------------------------------------------------------------------------------------------------------------- */
 
 /* Hand idle pages of a device (-1: the current one) back. true: there were some, so it is worth asking again. */
 static bool made_room(CUresult code, int device, size_t bytes)
@@ -290,9 +294,9 @@ static bool made_room(CUresult code, int device, size_t bytes)
 }
 
 /* Once more where a refusal could be turned by room for `bytes` on `device`. */
-#define WITH_ROOM(device, bytes, name, ...)                              \
-    do {                                                                 \
-        CUresult code_ = PRELOAD_FORWARD(name, __VA_ARGS__);             \
+#define WITH_ROOM(device, bytes, name, ...)                                                  \
+    do {                                                                                     \
+        CUresult code_ = PRELOAD_FORWARD(name, __VA_ARGS__);                                 \
         return made_room(code_, device, bytes) ? PRELOAD_FORWARD(name, __VA_ARGS__) : code_; \
     } while (0)
 

@@ -78,16 +78,17 @@ bool cmi_preload_adopt(void *function);
 bool cmi_preload_is_inside(const void *address);
 
 /* Call the driver, whatever became of it. */
-#define PRELOAD_FORWARD(name, ...)                                                                   \
-    (cmi_preload_driver() && cmi_preload_driver()->name ? cmi_preload_driver()->name(__VA_ARGS__) \
-                                                        : CUDA_ERROR_NOT_INITIALIZED)
+#define PRELOAD_FORWARD(name, ...) \
+    (cmi_preload_driver() && cmi_preload_driver()->name ? cmi_preload_driver()->name(__VA_ARGS__) : CUDA_ERROR_NOT_INITIALIZED)
 
-/* ---- look-ups (dlsym.c) ---------------------------------------------------------------------------------------------------------------- */
+/* ---- look-ups (dlsym.c) ----------------------------------------------------------------------------------------------------------------
+ */
 
 /* The dlsym that the program would have without this library: the next one in search order, which may be another interposer's. */
 void *cmi_preload_next_dlsym(void *handle, const char *name);
 
-/* ---- the state of a call (state.c) -------------------------------------------------------------------------------------------------------- */
+/* ---- the state of a call (state.c)
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* false: the call goes to the driver as it is, because there is none yet, the process is a fork's child, or the thread is inside the
  * library already. Otherwise cmi_preload_leave must follow. */
@@ -103,7 +104,8 @@ bool cmi_preload_last_refusal(cmpool_error *error);
 void *cmi_preload_map(size_t bytes);
 void cmi_preload_unmap(void *memory, size_t bytes);
 
-/* ---- live blocks (blocks.c) ---------------------------------------------------------------------------------------------------------------- */
+/* ---- live blocks (blocks.c)
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 typedef struct preload_block {
     uint64_t address; /* 0: empty */
@@ -147,7 +149,8 @@ bool cmi_preload_context_captures(CUcontext handle, int change);
 /* Tell the pool of a device, just made, of every context that may use its memory. */
 void cmi_preload_contexts_tell(int device);
 
-/* ---- pools (pools.c) ------------------------------------------------------------------------------------------------------------------ */
+/* ---- pools (pools.c) ------------------------------------------------------------------------------------------------------------------
+ */
 
 /* The pool of a device, made on first use. *pool is 0: the driver serves this device, or this request. */
 cmpool_status cmi_preload_pool(int device, cmpool_t *pool);

@@ -13,21 +13,27 @@
 #include <unistd.h>
 
 static __thread unsigned depth __attribute__((tls_model("initial-exec")));
-static _Atomic bool in_child;
+static _Atomic bool in_child, watching;
 static pthread_mutex_t refusal_lock = PTHREAD_MUTEX_INITIALIZER;
 static cmpool_error last_refusal;
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
 /* The child of a fork has the parent's tables but not its device; locks may be held by threads that it does not have. */
 static void after_fork(void) { atomic_store(&in_child, true); }
-static void watch(void) { pthread_atfork(NULL, NULL, after_fork); }
+static void watch(void)
+{
+    pthread_atfork(NULL, NULL, after_fork);
+    atomic_store_explicit(&watching, true, memory_order_release);
+}
 
 bool cmi_preload_enter(void)
 {
     if (depth || atomic_load_explicit(&in_child, memory_order_relaxed) || !cmi_preload_driver()) {
         return false;
     }
-    pthread_once(&watch_once, watch);
+    if (!atomic_load_explicit(&watching, memory_order_acquire)) {
+        pthread_once(&watch_once, watch);
+    }
     depth++;
     return true;
 }
@@ -45,8 +51,7 @@ void cmi_preload_say(const char *format, ...)
     if (length > 0) {
         size_t bytes = (size_t)length < sizeof line - 1 ? (size_t)length : sizeof line - 2;
         line[bytes++] = '\n';
-        while (write(STDERR_FILENO, line, bytes) < 0 && errno == EINTR) {
-        }
+        while (write(STDERR_FILENO, line, bytes) < 0 && errno == EINTR) {}
     }
     errno = kept;
 }

@@ -32,7 +32,8 @@ static CUcontext context_of(const stream_form *form, CUstream stream)
     return form->context && form->context(stream, &context) == CUDA_SUCCESS ? context : NULL;
 }
 
-/* ---- captures --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- captures ---------------------------------------------------------------------------------------------------------------------------
+ */
 
 /* The context whose count of captures is to rise, or NULL: not followed. */
 static CUcontext before_begin(CUstream stream, bool per_thread)
@@ -63,9 +64,9 @@ static CUresult after_begin(CUresult code, CUcontext context)
     return code;
 }
 
-#define BEGIN(name, per_thread, stream, ...)                               \
-    do {                                                                   \
-        CUcontext context_ = before_begin(stream, per_thread);             \
+#define BEGIN(name, per_thread, stream, ...)                              \
+    do {                                                                  \
+        CUcontext context_ = before_begin(stream, per_thread);            \
         return after_begin(PRELOAD_FORWARD(name, __VA_ARGS__), context_); \
     } while (0)
 
@@ -73,10 +74,7 @@ CUresult cuStreamBeginCapture(CUstream stream) { BEGIN(cuStreamBeginCapture, fal
 
 CUresult cuStreamBeginCapture_ptsz(CUstream stream) { BEGIN(cuStreamBeginCapture_ptsz, true, stream, stream); }
 
-CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode)
-{
-    BEGIN(cuStreamBeginCapture_v2, false, stream, stream, mode);
-}
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) { BEGIN(cuStreamBeginCapture_v2, false, stream, stream, mode); }
 
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode)
 {
@@ -139,7 +137,8 @@ CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
     return after_end(PRELOAD_FORWARD(cuStreamEndCapture_ptsz, stream, graph), context, stream, true);
 }
 
-/* ---- the end of a stream -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the end of a stream
+ * -------------------------------------------------------------------------------------------------------------------- */
 
 /* Frees that were made on the stream are covered while its handle lives. Returns as before_end. */
 static CUcontext before_destroy(CUstream stream)

@@ -10,6 +10,7 @@ static const struct {
     const char *help;
 } commands[] = {
     {"replay", cmd_replay, "run recorded allocation traces through the pool"},
+    {"run", cmd_run, "start a program with its device memory served by the pool"},
     {"scenario", cmd_scenario, "run scripts that model reports of allocator trouble"},
 };
 

@@ -1,0 +1,555 @@
+/*
+ * What the client programs do: each behaviour calls the driver as programs do, rightly and wrongly, and says what came of it. Owns nothing
+ * between runs: a process runs one behaviour.
+ */
+#include "client.h"
+
+#include "simcuda.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MIB ((size_t)1 << 20)
+
+static const client_driver *cu;
+
+static struct {
+    __typeof__(simcuda_touch) *touch;
+    __typeof__(simcuda_calls) *calls;
+    __typeof__(simcuda_calls_of) *calls_of;
+    __typeof__(simcuda_races) *races;
+    __typeof__(simcuda_finding_text) *finding_text;
+    __typeof__(simcuda_findings) *findings;
+} panel;
+
+#define SAY(call) printf("%s: %d\n", #call, (int)(call))
+#define MUST(call)                                           \
+    do {                                                     \
+        int code_ = (int)(call);                             \
+        if (code_) {                                         \
+            printf("%s gave %d: giving up\n", #call, code_); \
+            return 1;                                        \
+        }                                                    \
+    } while (0)
+
+static void find_panel(void)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+#define FIND(name)                                       \
+    do {                                                 \
+        void *found_ = dlsym(library, "simcuda_" #name); \
+        memcpy(&panel.name, &found_, sizeof found_);     \
+    } while (0)
+    FIND(touch);
+    FIND(calls);
+    FIND(calls_of);
+    FIND(races);
+    FIND(finding_text);
+    FIND(findings);
+}
+
+static void say_counts(void)
+{
+    printf("# cuMemAlloc_v2 %llu\n", (unsigned long long)(panel.calls_of("cuMemAlloc_v2") + panel.calls_of("cuMemAllocPitch_v2")));
+    printf("# races %llu\n", (unsigned long long)panel.races());
+    for (size_t i = 0; panel.finding_text(i); i++) {
+        printf("# finding %s\n", panel.finding_text(i));
+    }
+    fflush(stdout);
+}
+
+static CUcontext primary;
+
+static int start(void)
+{
+    MUST(cu->cuInit(0));
+    MUST(cu->cuDevicePrimaryCtxRetain(&primary, 0));
+    MUST(cu->cuCtxSetCurrent(primary));
+    return 0;
+}
+
+/* ---- malloc and free ------------------------------------------------------------------------------------------------------------------
+ */
+
+static int behave_malloc(void)
+{
+    static const size_t sizes[] = {1, 511, 512, 513, 4096, 100000, MIB, 3 * MIB + 1, 64 * MIB};
+    enum { COUNT = sizeof sizes / sizeof *sizes };
+    CUdeviceptr address[COUNT] = {0}, kept = 42;
+    for (int i = 0; i < COUNT; i++) {
+        printf("%zu bytes: %d, aligned %d\n", sizes[i], cu->cuMemAlloc(&address[i], sizes[i]), address[i] != 0 && address[i] % 512 == 0);
+        for (int j = 0; j < i; j++) {
+            if (address[i] < address[j] + sizes[j] && address[j] < address[i] + sizes[i]) {
+                printf("blocks %d and %d overlap\n", j, i);
+            }
+        }
+    }
+    SAY(cu->cuMemAlloc(&kept, 0));
+    SAY(cu->cuMemAlloc(NULL, 512));
+    SAY(cu->cuMemAlloc(&kept, (size_t)1 << 40));
+    SAY(cu->cuMemAlloc(&kept, (size_t)1 << 60));
+    printf("untouched: %d\n", kept == 42);
+    CUcontext current;
+    SAY(cu->cuCtxGetCurrent(&current));
+    printf("same context: %d\n", current == primary);
+    for (int i = 0; i < COUNT; i++) {
+        SAY(cu->cuMemFree(address[i]));
+    }
+    SAY(cu->cuCtxSetCurrent(NULL));
+    SAY(cu->cuMemAlloc(&kept, 512));
+    return 0;
+}
+
+static void *free_without_context(void *block)
+{
+    SAY(cu->cuMemFree(*(CUdeviceptr *)block));
+    SAY(cu->cuCtxSetCurrent(primary));
+    SAY(cu->cuMemFree(*(CUdeviceptr *)block));
+    return NULL;
+}
+
+static int behave_free(void)
+{
+    CUdeviceptr small, large, managed, pooled, other;
+    CUcontext context;
+    CUstream stream;
+    int host = 0;
+    SAY(cu->cuMemFree(0));
+    MUST(cu->cuMemAlloc(&small, 5000));
+    MUST(cu->cuMemAlloc(&large, 5 * MIB));
+    SAY(cu->cuMemFree(small + 1));
+    SAY(cu->cuMemFree(large + 2 * MIB));
+    SAY(cu->cuMemFree(small));
+    SAY(cu->cuMemFree(small));
+    SAY(cu->cuMemFree(large));
+    SAY(cu->cuMemFree(large));
+    SAY(cu->cuMemFree(512));
+    SAY(cu->cuMemFree((CUdeviceptr)(uintptr_t)&host));
+    SAY(cu->cuMemAllocManaged(&managed, 4096, 1));
+    SAY(cu->cuMemFree(managed));
+    SAY(cu->cuMemFree(managed));
+    SAY(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    SAY(cu->cuMemAllocAsync(&pooled, 4096, stream));
+    SAY(cu->cuMemFreeAsync(pooled, stream));
+    SAY(cu->cuMemAllocAsync(&pooled, 4096, stream));
+    SAY(cu->cuStreamSynchronize(stream));
+    SAY(cu->cuMemFree(pooled));
+    SAY(cu->cuStreamDestroy(stream));
+    pthread_t thread;
+    MUST(cu->cuMemAlloc(&other, 4096));
+    pthread_create(&thread, NULL, free_without_context, &other);
+    pthread_join(thread, NULL);
+    MUST(cu->cuMemAlloc(&other, 4096));
+    SAY(cu->cuCtxCreate(&context, NULL, 0, 0));
+    SAY(cu->cuMemFree(other));
+    SAY(cu->cuMemFree(other));
+    SAY(cu->cuCtxDestroy(context));
+    return 0;
+}
+
+static int behave_pitch(void)
+{
+    CUdeviceptr address;
+    size_t pitch = 0;
+    for (unsigned element = 2; element <= 16; element *= 2) {
+        pitch = 0;
+        int code = cu->cuMemAllocPitch(&address, &pitch, 1000, 100, element);
+        printf("element %u: %d, pitch %zu\n", element, code, pitch);
+        if (code == 0) {
+            SAY(cu->cuMemFree(address));
+        }
+    }
+    SAY(cu->cuMemAllocPitch(&address, &pitch, 0, 100, 4));
+    SAY(cu->cuMemAllocPitch(&address, &pitch, 100, 0, 4));
+    SAY(cu->cuMemAllocPitch(&address, NULL, 100, 100, 4));
+    SAY(cu->cuMemAllocPitch(&address, &pitch, (size_t)1 << 40, (size_t)1 << 40, 4));
+    return 0;
+}
+
+/* ---- what is known of memory
+ * -------------------------------------------------------------------------------------------------------------- */
+
+static int behave_info(void)
+{
+    size_t before, during, after, total;
+    CUdeviceptr address[4];
+    MUST(cu->cuMemGetInfo(&before, &total));
+    printf("total %zu\n", total);
+    for (int i = 0; i < 4; i++) {
+        MUST(cu->cuMemAlloc(&address[i], 16 * MIB));
+    }
+    MUST(cu->cuMemGetInfo(&during, &total));
+    printf("64 MiB taken: %zu MiB less\n", (before - during) / MIB);
+    for (int i = 0; i < 4; i++) {
+        MUST(cu->cuMemFree(address[i]));
+    }
+    MUST(cu->cuMemGetInfo(&after, &total));
+    printf("given back: %zu less\n", before - after);
+    SAY(cu->cuMemGetInfo(NULL, &total));
+    return 0;
+}
+
+static void ask_all(CUdeviceptr address, CUdeviceptr start)
+{
+    CUcontext context = NULL;
+    CUdeviceptr base = 0, range = 0;
+    size_t bytes = 0, range_bytes = 0;
+    unsigned type = 99;
+    int device = -7;
+    SAY(cu->cuMemGetAddressRange(&base, &bytes, address));
+    printf("base %d, bytes %zu\n", base == start, bytes);
+    SAY(cu->cuMemGetAddressRange(NULL, NULL, address));
+    SAY(cu->cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address));
+    SAY(cu->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address));
+    SAY(cu->cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address));
+    SAY(cu->cuPointerGetAttribute(&range, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address));
+    SAY(cu->cuPointerGetAttribute(&range_bytes, CU_POINTER_ATTRIBUTE_RANGE_SIZE, address));
+    printf("context %d, type %u, device %d, range %d, %zu\n", context == primary, type, device, range == start, range_bytes);
+    CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                        CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    void *data[] = {&context, &type, &device, &range_bytes};
+    SAY(cu->cuPointerGetAttributes(4, attributes, data, address));
+    printf("together: context %d, type %u, device %d, %zu\n", context == primary, type, device, range_bytes);
+    SAY(cu->cuPointerGetAttributes(0, attributes, data, address));
+}
+
+static int behave_attributes(void)
+{
+    static const size_t sizes[] = {700, 100000, 5 * MIB + 3};
+    CUmemGenericAllocationHandle handle;
+    for (int i = 0; i < 3; i++) {
+        CUdeviceptr address;
+        MUST(cu->cuMemAlloc(&address, sizes[i]));
+        ask_all(address, address);
+        ask_all(address + sizes[i] - 1, address);
+        SAY(cu->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)address));
+        MUST(cu->cuMemFree(address));
+        ask_all(address, address);
+    }
+    int host = 0;
+    ask_all((CUdeviceptr)(uintptr_t)&host, 0);
+    ask_all(0, 0);
+    return 0;
+}
+
+/* ---- captures
+ * ------------------------------------------------------------------------------------------------------------------------------ */
+
+static int capture_with(CUstreamCaptureMode mode, bool allocate)
+{
+    CUstream stream;
+    CUgraph graph = NULL;
+    CUgraphExec exec;
+    CUdeviceptr before, inside = 0;
+    MUST(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cu->cuMemAlloc(&before, MIB));
+    SAY(cu->cuStreamBeginCapture(stream, mode));
+    SAY(cu->cuStreamBeginCapture(stream, mode));
+    SAY(panel.touch(stream, before, MIB, 1));
+    if (allocate) {
+        SAY(cu->cuMemAlloc(&inside, 3 * MIB));
+        SAY(panel.touch(stream, inside, MIB, 1));
+    }
+    SAY(cu->cuStreamEndCapture(stream, &graph));
+    SAY(cu->cuGraphInstantiateWithFlags(&exec, graph, 0));
+    for (int i = 0; i < 3; i++) {
+        SAY(cu->cuGraphLaunch(exec, stream));
+    }
+    SAY(cu->cuStreamSynchronize(stream));
+    SAY(cu->cuGraphExecDestroy(exec));
+    SAY(cu->cuGraphDestroy(graph));
+    SAY(cu->cuStreamEndCapture(stream, &graph));
+    SAY(cu->cuMemFree(before));
+    if (allocate) {
+        SAY(cu->cuMemFree(inside));
+    }
+    SAY(cu->cuStreamDestroy(stream));
+    return 0;
+}
+
+static void *allocate_beside(void *unused)
+{
+    CUdeviceptr address;
+    (void)unused;
+    SAY(cu->cuCtxSetCurrent(primary));
+    SAY(cu->cuMemAlloc(&address, MIB));
+    SAY(cu->cuMemFree(address));
+    return NULL;
+}
+
+static int behave_capture(void)
+{
+    MUST(capture_with(CU_STREAM_CAPTURE_MODE_GLOBAL, false));
+    MUST(capture_with(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, false));
+    MUST(capture_with(CU_STREAM_CAPTURE_MODE_RELAXED, true));
+
+    CUstream stream;
+    CUgraph graph = NULL;
+    pthread_t thread;
+    MUST(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    SAY(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    pthread_create(&thread, NULL, allocate_beside, NULL);
+    pthread_join(thread, NULL);
+    SAY(cu->cuStreamEndCapture(stream, &graph));
+    SAY(cu->cuGraphDestroy(graph));
+
+    /* one that the program breaks, and one whose stream goes */
+    SAY(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    SAY(cu->cuStreamSynchronize(stream));
+    SAY(cu->cuStreamEndCapture(stream, &graph));
+    SAY(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    SAY(cu->cuStreamDestroy(stream));
+
+    CUdeviceptr address;
+    SAY(cu->cuMemAlloc(&address, MIB));
+    SAY(cu->cuMemFree(address));
+    return 0;
+}
+
+/* A program that asks for memory in a capture that forbids it: the shim serves it where it can, and the capture lives. */
+static int behave_forbidden(void)
+{
+    CUstream stream;
+    CUgraph graph = NULL;
+    CUdeviceptr address;
+    MUST(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    SAY(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    SAY(cu->cuMemAlloc(&address, MIB));
+    SAY(cu->cuStreamEndCapture(stream, &graph));
+    return 0;
+}
+
+/* ---- contexts and devices
+ * -------------------------------------------------------------------------------------------------------------------- */
+
+static int behave_reset(void)
+{
+    size_t before, after, total;
+    CUdeviceptr address[3];
+    CUstream stream;
+    MUST(cu->cuMemGetInfo(&before, &total));
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 3; i++) {
+            MUST(cu->cuMemAlloc(&address[i], (size_t)(i + 1) * MIB));
+        }
+        MUST(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        MUST(panel.touch(stream, address[1], MIB, 1));
+        MUST(cu->cuMemFree(address[2]));
+        MUST(cu->cuStreamSynchronize(stream));
+        SAY(cu->cuDevicePrimaryCtxReset(0));
+        SAY(cu->cuMemFree(address[0]));
+        SAY(cu->cuMemFree(address[2]));
+        MUST(cu->cuMemGetInfo(&after, &total));
+        printf("round %d: %zu less\n", round, before - after);
+    }
+    unsigned flags;
+    int active = -1;
+    MUST(cu->cuMemAlloc(&address[0], MIB));
+    SAY(cu->cuDevicePrimaryCtxRelease(0));
+    SAY(cu->cuDevicePrimaryCtxGetState(0, &flags, &active));
+    printf("active: %d\n", active);
+    SAY(cu->cuDevicePrimaryCtxRelease(0));
+    MUST(start());
+    SAY(cu->cuMemFree(address[0]));
+    SAY(cu->cuMemAlloc(&address[0], MIB));
+    SAY(cu->cuMemFree(address[0]));
+    return 0;
+}
+
+static int behave_contexts(void)
+{
+    size_t before, after, total;
+    CUdeviceptr mine, theirs;
+    CUcontext other;
+    CUstream stream;
+    MUST(cu->cuMemGetInfo(&before, &total));
+    MUST(cu->cuMemAlloc(&mine, MIB));
+    for (int round = 0; round < 3; round++) {
+        MUST(cu->cuCtxCreate(&other, NULL, 0, 0));
+        MUST(cu->cuMemAlloc(&theirs, 3 * MIB));
+        MUST(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        MUST(panel.touch(stream, theirs, 3 * MIB, 1));
+        MUST(cu->cuStreamSynchronize(stream));
+        CUcontext context = NULL;
+        SAY(cu->cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, theirs));
+        printf("belongs to its context: %d\n", context == other);
+        SAY(cu->cuCtxDestroy(other));
+        SAY(cu->cuCtxSetCurrent(primary));
+        SAY(cu->cuMemFree(theirs));
+        SAY(cu->cuMemGetAddressRange(NULL, NULL, mine));
+    }
+    SAY(cu->cuMemFree(mine));
+    MUST(cu->cuMemGetInfo(&after, &total));
+    printf("%zu less\n", before - after);
+    return 0;
+}
+
+static int behave_peer(void)
+{
+    CUcontext second;
+    CUdeviceptr early, late;
+    CUstream stream;
+    MUST(cu->cuMemAlloc(&early, 3 * MIB));
+    MUST(cu->cuDevicePrimaryCtxRetain(&second, 1));
+    MUST(cu->cuCtxSetCurrent(second));
+    MUST(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    SAY(panel.touch(stream, early, MIB, 0) != 0);
+    SAY(cu->cuCtxEnablePeerAccess(primary, 0));
+    SAY(cu->cuCtxEnablePeerAccess(primary, 0));
+    SAY(panel.touch(stream, early, MIB, 0));
+    MUST(cu->cuCtxSetCurrent(primary));
+    MUST(cu->cuMemAlloc(&late, 3 * MIB));
+    MUST(cu->cuCtxSetCurrent(second));
+    SAY(panel.touch(stream, late, MIB, 1));
+    SAY(cu->cuStreamSynchronize(stream));
+    SAY(cu->cuMemFree(late));
+    SAY(cu->cuMemFree(early));
+    return 0;
+}
+
+/* ---- neighbours
+ * ------------------------------------------------------------------------------------------------------------------------------- */
+
+static int behave_sibling(void)
+{
+    CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr address;
+    CUstream stream;
+    MUST(cu->cuMemAlloc(&address, 200 * MIB));
+    SAY(cu->cuMemCreate(&handle, 200 * MIB, &prop, 0));
+    MUST(cu->cuMemFree(address));
+    SAY(cu->cuMemCreate(&handle, 200 * MIB, &prop, 0));
+    SAY(cu->cuMemRelease(handle));
+    MUST(cu->cuMemAlloc(&address, 200 * MIB));
+    MUST(cu->cuMemFree(address));
+    MUST(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    SAY(cu->cuMemAllocAsync(&address, 200 * MIB, stream));
+    SAY(cu->cuMemFreeAsync(address, stream));
+    return 0;
+}
+
+static int behave_ipc(void)
+{
+    CUdeviceptr address;
+    CUipcMemHandle handle;
+    MUST(cu->cuMemAlloc(&address, MIB));
+    SAY(cu->cuIpcGetMemHandle(&handle, address));
+    SAY(cu->cuIpcGetMemHandle(&handle, address));
+    return 0;
+}
+
+/* ---- the life of a process
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+static CUdeviceptr kept;
+
+static void at_exit(void)
+{
+    SAY(cu->cuMemFree(kept));
+    SAY(cu->cuMemFree(kept));
+    fflush(stdout);
+}
+
+static int behave_exit(void)
+{
+    MUST(cu->cuMemAlloc(&kept, MIB));
+    atexit(at_exit);
+    exit(7);
+}
+
+static int behave_fork(void)
+{
+    CUdeviceptr address;
+    MUST(cu->cuMemAlloc(&kept, MIB));
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        printf("child: %d\n", cu->cuMemAlloc(&address, 3 * MIB));
+        printf("child: %d\n", cu->cuMemFree(address));
+        fflush(stdout);
+        _exit(5);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    printf("child ended with %d\n", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+    SAY(cu->cuMemAlloc(&address, MIB));
+    SAY(cu->cuMemFree(address));
+    SAY(cu->cuMemFree(kept));
+    return 0;
+}
+
+/* ---- a steady loop
+ * ----------------------------------------------------------------------------------------------------------------------------- */
+
+/* Two streams that never wait for each other or for the host; each block is used on one of them and freed at once. */
+static int behave_steady(void)
+{
+    static const size_t sizes[] = {600, 5000, 70000, MIB, 3 * MIB};
+    enum { ROUNDS = 100000, WARM = 2000 };
+    CUstream streams[2];
+    unsigned long long memory = 0, waits = 0;
+    for (int i = 0; i < 2; i++) {
+        MUST(cu->cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    }
+    for (int i = 0; i < ROUNDS; i++) {
+        CUdeviceptr address;
+        size_t bytes = sizes[i % 5];
+        if (i == WARM) {
+            memory = panel.calls(SIMCUDA_MEMORY);
+            waits = panel.calls(SIMCUDA_HOST_SYNC);
+        }
+        MUST(cu->cuMemAlloc(&address, bytes));
+        MUST(panel.touch(streams[i / 5 % 2], address, bytes, 1));
+        MUST(cu->cuMemFree(address));
+    }
+    printf("# memory calls %llu\n", panel.calls(SIMCUDA_MEMORY) - memory);
+    printf("# host waits %llu\n", panel.calls(SIMCUDA_HOST_SYNC) - waits);
+    printf("# order calls %llu\n", (unsigned long long)panel.calls(SIMCUDA_ORDER));
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    int (*behave)(void);
+} behaviours[] = {
+    {"malloc", behave_malloc},
+    {"free", behave_free},
+    {"pitch", behave_pitch},
+    {"info", behave_info},
+    {"attributes", behave_attributes},
+    {"capture", behave_capture},
+    {"forbidden", behave_forbidden},
+    {"reset", behave_reset},
+    {"contexts", behave_contexts},
+    {"peer", behave_peer},
+    {"sibling", behave_sibling},
+    {"ipc", behave_ipc},
+    {"exit", behave_exit},
+    {"fork", behave_fork},
+    {"steady", behave_steady},
+};
+
+int client_behave(const client_driver *driver, const char *behaviour)
+{
+    cu = driver;
+    find_panel();
+    for (size_t i = 0; i < sizeof behaviours / sizeof *behaviours; i++) {
+        if (strcmp(behaviours[i].name, behaviour) == 0) {
+            int status = start();
+            if (status == 0) {
+                status = behaviours[i].behave();
+            }
+            say_counts();
+            return status;
+        }
+    }
+    fprintf(stderr, "there is no behaviour '%s'\n", behaviour);
+    return 2;
+}

@@ -1,0 +1,202 @@
+"""Programs that are not changed at all, with and without the library in LD_PRELOAD: the same outcomes, served by the pool."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE, BUILD = sys.argv[1:3]
+HERE = os.path.join(BUILD, "tests/preload")
+SIMCUDA = os.path.join(BUILD, "simcuda")
+PRELOAD = os.path.join(BUILD, "lib/libcudamempool_preload.so")
+TOOL = os.path.join(BUILD, "bin/cudamempool")
+DEVICES = "sim:256MiB,devices=2"
+
+# How programs come by the driver's functions.
+KINDS = {
+    "linked": [os.path.join(HERE, "client_linked")],
+    "dlsym": [os.path.join(HERE, "client_lookup"), "dlsym"],
+    "runtime": [os.path.join(HERE, "client_lookup"), "runtime"],
+    "plugin": [os.path.join(HERE, "client_lookup"), os.path.join(HERE, "client_plugin.so")],
+}
+# Requests that a program makes in vain are the driver's to refuse, so these reach it: sizes that are none or too large, bad arguments.
+PASSED_ON = {"malloc": 4, "pitch": 5}
+SAME = ["malloc", "free", "pitch", "info", "attributes", "capture", "reset", "contexts", "peer", "sibling", "exit", "fork"]
+
+
+def run(command, preload=False, device=DEVICES, **more):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("CUDAMEMPOOL_", "LD_"))}
+    environment.update(SIMCUDA_DEVICE=device, LD_LIBRARY_PATH=SIMCUDA)
+    if preload:
+        environment["LD_PRELOAD"] = PRELOAD
+    environment.update(more)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def split(output):
+    """Outcomes, and the counts of the simulated device by name."""
+    lines = output.splitlines()
+    counts = {}
+    for line in lines:
+        if line.startswith("# "):
+            name, _, value = line[2:].rpartition(" ")
+            counts[name] = int(value) if value.isdigit() else value
+    return [line for line in lines if not line.startswith("#")], counts
+
+
+class Clients(unittest.TestCase):
+    maxDiff = None
+
+    def test_same_outcomes(self):
+        for kind, command in KINDS.items():
+            for behaviour in SAME:
+                with self.subTest(kind=kind, behaviour=behaviour):
+                    plain = run(command + [behaviour])
+                    served = run(command + [behaviour], preload=True)
+                    outcomes, counts = split(plain.stdout)
+                    self.assertGreater(len(outcomes), 1)
+                    self.assertNotIn("giving up", plain.stdout)
+                    self.assertEqual(split(served.stdout)[0], outcomes)
+                    self.assertEqual(served.returncode, plain.returncode)
+                    self.assertEqual(served.stderr, plain.stderr)
+                    if behaviour != "exit":
+                        self.assertGreater(counts["cuMemAlloc_v2"], PASSED_ON.get(behaviour, 0))
+                        self.assertEqual(split(served.stdout)[1]["cuMemAlloc_v2"], PASSED_ON.get(behaviour, 0))
+                        self.assertEqual(split(served.stdout)[1]["races"], 0)
+
+    def test_every_order(self):
+        for order in ("lazy", "random:7"):
+            for behaviour in ("capture", "contexts", "reset", "free"):
+                with self.subTest(order=order, behaviour=behaviour):
+                    device = f"{DEVICES},order={order}"
+                    plain = run(KINDS["runtime"] + [behaviour], device=device)
+                    served = run(KINDS["runtime"] + [behaviour], preload=True, device=device)
+                    self.assertEqual(split(served.stdout)[0], split(plain.stdout)[0])
+                    self.assertEqual(split(served.stdout)[1]["races"], 0)
+
+    def test_capture_that_forbids_memory_lives(self):
+        """The one difference in a capture: where the driver refuses and breaks it, the pool has memory that is ready."""
+        self.assertIn("900", run(KINDS["linked"] + ["forbidden"]).stdout)
+        outcomes, _ = split(run(KINDS["linked"] + ["forbidden"], preload=True).stdout)
+        self.assertEqual([line.rpartition(" ")[2] for line in outcomes], ["0", "0", "0"])
+
+    def test_ipc_of_pool_memory(self):
+        served = run(KINDS["linked"] + ["ipc"], preload=True)
+        self.assertEqual([line.rpartition(" ")[2] for line in split(served.stdout)[0]], ["801", "801"])
+        self.assertEqual(len(served.stderr.splitlines()), 1)
+        option = "backend:malloc"
+        self.assertIn(option, served.stderr)
+        advised = run(KINDS["linked"] + ["ipc"], preload=True, CUDAMEMPOOL_CONF=option)
+        self.assertEqual([line.rpartition(" ")[2] for line in split(advised.stdout)[0]], ["0", "0"])
+
+    def test_steady_loop(self):
+        for kind in ("linked", "runtime"):
+            with self.subTest(kind=kind):
+                _, counts = split(run(KINDS[kind] + ["steady"], preload=True).stdout)
+                print(f"steady, {kind}: {counts}")
+                self.assertEqual(counts["memory calls"], 0)
+                self.assertEqual(counts["host waits"], 0)
+                self.assertEqual(counts["races"], 0)
+                self.assertEqual(counts["cuMemAlloc_v2"], 0)
+        _, counts = split(run(KINDS["linked"] + ["steady"]).stdout)
+        self.assertGreater(counts["races"], 0)  # the checker does see such loops
+
+    def test_refusal(self):
+        """A pool at its limit refuses with the driver's code."""
+        served = run(KINDS["runtime"] + ["malloc"], preload=True, CUDAMEMPOOL_CONF="limit:32MiB")
+        self.assertIn("67108864 bytes: 2, aligned 0", served.stdout)
+
+    def test_runtimes(self):
+        for major in (12, 13):
+            client = os.path.join(BUILD, f"tests/simcuda/simcuda-runtime_client_{major}")
+            with self.subTest(runtime=major), tempfile.TemporaryDirectory() as folder:
+                report = os.path.join(folder, "report")
+                served = run([client], preload=True, device="sim:64MiB,content", CUDAMEMPOOL_REPORT=report)
+                self.assertEqual((served.returncode, served.stdout, served.stderr), (0, "", ""))
+                with open(report, encoding="utf-8") as file:
+                    device = json.loads(file.read())["devices"][0]
+                self.assertEqual((device["allocations"], device["frees"], device["live_bytes"]), (1, 1, 0))
+
+    def test_python(self):
+        script = os.path.join(SOURCE, "tests/preload/client_ctypes.py")
+        plain, served = run([sys.executable, script]), run([sys.executable, script], preload=True)
+        self.assertEqual(plain.returncode, 0, plain.stderr)
+        self.assertEqual(split(served.stdout)[0], split(plain.stdout)[0])
+        self.assertGreater(split(plain.stdout)[1]["cuMemAlloc_v2"], 0)
+        self.assertEqual(split(served.stdout)[1]["cuMemAlloc_v2"], 0)
+
+
+class Bystanders(unittest.TestCase):
+    """Programs that have nothing to do with CUDA."""
+
+    def same(self, command, **more):
+        plain, served = run(command, **more), run(command, preload=True, **more)
+        self.assertEqual((served.returncode, served.stdout, served.stderr), (plain.returncode, plain.stdout, plain.stderr))
+        return served
+
+    def test_true(self):
+        self.assertEqual(self.same(["/bin/true"]).returncode, 0)
+
+    def test_shell(self):
+        self.same(["/bin/sh", "-c", "for i in 1 2 3; do echo $i | cat; done; exit 4"])
+
+    def test_python(self):
+        self.same([sys.executable, "-c", "import ctypes, json, ssl, threading; print(json.dumps([1]))"])
+
+    def test_no_driver(self):
+        """A look-up of the driver's functions where there is no driver."""
+        self.same([sys.executable, "-c", "import ctypes\ntry: ctypes.CDLL('libcuda.so.1')\nexcept OSError: print('none')"],
+                  LD_LIBRARY_PATH="")
+
+    def test_compiler(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source = os.path.join(folder, "hello.c")
+            with open(source, "w", encoding="utf-8") as file:
+                file.write("#include <stdio.h>\nint main(void) { return puts(\"hello\") < 0; }\n")
+            self.same([os.environ.get("CC", "cc"), "-O2", "-o", os.path.join(folder, "hello"), source])
+            self.assertEqual(self.same([os.path.join(folder, "hello")]).stdout, "hello\n")
+
+
+class Run(unittest.TestCase):
+    """cudamempool run."""
+
+    def test_serves_and_reports(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = os.path.join(folder, "report.json")
+            done = run([TOOL, "run", "--report", report, "--", *KINDS["runtime"], "info"])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(split(done.stdout)[1]["cuMemAlloc_v2"], 0)
+            with open(report, encoding="utf-8") as file:
+                lines = [json.loads(line) for line in file]
+            self.assertEqual(len(lines), 1)
+            self.assertEqual(lines[0]["devices"][0]["allocations"], 4)
+            self.assertIsNone(lines[0]["last_refusal"])
+
+    def test_refusal_is_in_the_report(self):
+        with tempfile.TemporaryDirectory() as folder:
+            report = os.path.join(folder, "report.json")
+            run([TOOL, "run", "--conf", "limit:32MiB", f"--report={report}", *KINDS["linked"], "malloc"])
+            with open(report, encoding="utf-8") as file:
+                refusal = json.loads(file.read())["last_refusal"]
+            self.assertEqual((refusal["bytes"], refusal["limit_bytes"]), (1 << 40, 32 << 20))  # the last of three
+
+    def test_status_and_signals(self):
+        self.assertEqual(run([TOOL, "run", "sh", "-c", "exit 42"]).returncode, 42)
+        self.assertEqual(run([TOOL, "run", "sh", "-c", "kill -TERM $$"]).returncode, -15)
+
+    def test_environment(self):
+        done = run([TOOL, "run", "--conf", "slack:2%", "sh", "-c", "echo $CUDAMEMPOOL_CONF; echo $LD_PRELOAD"],
+                   CUDAMEMPOOL_CONF="slack:5%", LD_PRELOAD="libm.so.6")
+        self.assertEqual(done.stdout.splitlines()[0], "slack:5%,slack:2%")
+        self.assertTrue(done.stdout.splitlines()[1].startswith("libm.so.6:/"))
+
+    def test_wrong_usage(self):
+        self.assertEqual(run([TOOL, "run"]).returncode, 2)
+        self.assertEqual(run([TOOL, "run", "--no-such-option", "true"]).returncode, 2)
+        self.assertEqual(run([TOOL, "run", "./there-is-no-such-program"]).returncode, 2)
+        self.assertEqual(run([TOOL, "run", "--help"]).returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
