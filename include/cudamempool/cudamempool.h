@@ -242,7 +242,7 @@ CMPOOL_API cmpool_status cmpool_stats_reset_peaks(cmpool_t pool);
 
 /* Rungs of the ladder a request climbs before it is refused; what each had to give explains a refusal. */
 enum {
-    CMPOOL_RUNG_BINS,      /* own and finished free memory */
+    CMPOOL_RUNG_BINS,      /* own and finished free memory that lies together: the longest run */
     CMPOOL_RUNG_PROMOTE,   /* memory that events showed done */
     CMPOOL_RUNG_SLACK,     /* new pages within the slack */
     CMPOOL_RUNG_MOVE,      /* idle pages mapped elsewhere */
@@ -267,7 +267,7 @@ typedef struct cmpool_error {
     size_t device_free_bytes;             /* what the driver said it had left; SIZE_MAX: not asked */
     size_t limit_bytes;                   /* 0: no limit */
     size_t short_bytes;                   /* what was missing */
-    size_t rung_bytes[CMPOOL_RUNG_COUNT]; /* whole pages that each rung had to give */
+    size_t rung_bytes[CMPOOL_RUNG_COUNT]; /* what each rung had to give */
 } cmpool_error;
 
 /* Never NULL; status OK when nothing has failed yet. Valid until the thread's next failing call. */

@@ -57,7 +57,8 @@ static void forget_spares(cmi_device *device)
 static bool has_gone(cmi_device *device, uint32_t context, cmpool_status status)
 {
     int code = cmi_error_detail()->driver_code;
-    if (context == 0 || status != CMPOOL_ERR_DEVICE_LOST || (code != CUDA_ERROR_CONTEXT_IS_DESTROYED && code != CUDA_ERROR_INVALID_CONTEXT)) {
+    if (context == 0 || status != CMPOOL_ERR_DEVICE_LOST ||
+        (code != CUDA_ERROR_CONTEXT_IS_DESTROYED && code != CUDA_ERROR_INVALID_CONTEXT)) {
         return false;
     }
     cmi_context_remove(device, device->contexts[context].handle);

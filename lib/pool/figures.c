@@ -53,6 +53,19 @@ void cmi_pool_stats(cmi_pool *pool, uint32_t number, cmpool_stats *stats)
     cmi_counters_export(&counters, stats);
 }
 
+static uint64_t longest_finished(cmi_pool *pool, uint32_t stream)
+{
+    if (!cmi_pool_use_room(pool)) {
+        return 0;
+    }
+    for (uint32_t i = 1; i <= pool->heap.binset_count; i++) {
+        const cmi_binset *set = pool->heap.binsets[i];
+        bool finished = set && (set->kind == CMI_BINSET_DONE || (set->kind == CMI_BINSET_STREAM && set->key == stream));
+        pool->use[i] = finished ? CMI_USE_BYTES : CMI_USE_NOT;
+    }
+    return cmi_heap_longest_free(&pool->heap, pool->use);
+}
+
 void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, uint64_t missing_pages, const size_t rung_bytes[CMPOOL_RUNG_COUNT])
 {
     cmpool_error *error = cmi_error_detail();
@@ -69,6 +82,7 @@ void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, uint64_t missing_pages
     for (unsigned i = 0; i < CMPOOL_RUNG_COUNT; i++) {
         error->rung_bytes[i] = rung_bytes[i];
     }
+    error->rung_bytes[CMPOOL_RUNG_BINS] = longest_finished(pool, ask->stream);
 }
 
 /* ---- validator ---------------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /*
  * Giving back: which streams a freed block has to wait for, and where its bytes go. Owns no data; runs under the device lock, dropped only
- * to record an event once a batch of frees has gathered; called by api.
+ * to record an event once a batch of frees has gathered, or to ask whether a graph set's stream is captured; called by api.
  */
 #include "pool/pool.h"
 
@@ -24,8 +24,8 @@ static void set_uses(cmi_pool *pool, const cmi_place *place, uint32_t stamp)
     }
 }
 
-/* Everything that was done to the block is ordered before `ticket` on each stream that touched it. */
-/* `alone`: it needs no stamp where all of that is on one stream. */
+/* Everything that was done to the block is ordered before `ticket` on each stream that touched it. alone: no stamp is needed where that is
+ * one stream. */
 static uint32_t stamp_of_free(cmi_device *device, uint32_t uses, uint32_t first, uint32_t last, uint64_t ticket, bool alone)
 {
     if (first == CMI_NO_STREAM || last == CMI_NO_STREAM) { /* any stream may have used it */

@@ -1,7 +1,7 @@
 /*
  * The reclaim ladder: what happens to a request when bins and slabs have nothing for it. Each rung costs more than the one before; the
- * bytes each gained are kept, and are the explanation when the last one fails. Owns no data but the pool's scratch; runs under the device
- * lock, which it drops around driver calls and callbacks, searching again afterwards; called by malloc.
+ * bytes each had to give are kept, and are the explanation when the last one fails. Owns no data but the pool's scratch; runs under the
+ * device lock, which it drops around driver calls and callbacks, searching again afterwards; called by malloc.
  */
 #include "pool/climb.h"
 
@@ -33,11 +33,32 @@ static bool all_covered(const cmi_device *device, uint32_t stream)
     return cmi_fence_covers(device, CMI_NO_STREAM, device->whole_ticket);
 }
 
+static uint64_t pending_bytes(const cmi_pool *pool, uint32_t stream)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 1; i <= pool->heap.binset_count; i++) {
+        const cmi_binset *set = pool->heap.binsets[i];
+        if (set && (set->kind == CMI_BINSET_MIXED || (set->kind == CMI_BINSET_STREAM && set->key != stream))) {
+            bytes += set->free_bytes;
+        }
+    }
+    return bytes;
+}
+
+/* What a wait or a look at the events has made of pending bytes, for the explanation of a refusal. */
+static void note_promoted(climb *c, unsigned rung, uint64_t before)
+{
+    c->rung_bytes[rung] += before - cmi_min_u64(before, pending_bytes(c->pool, c->ask->stream));
+}
+
 /* ---- rung 2: what events show done -------------------------------------------------------------- */
 
-static void promote(cmi_pool *pool, uint32_t stream)
+static void promote(climb *c)
 {
+    cmi_pool *pool = c->pool;
     cmi_device *device = pool->device;
+    uint32_t stream = c->ask->stream;
+    uint64_t before = pending_bytes(pool, stream);
     if (something_pending(pool, stream) && !all_covered(device, stream)) {
         (void)cmi_fence_contexts(device, pool); /* without context events these frees wait for the host */
     }
@@ -45,6 +66,7 @@ static void promote(cmi_pool *pool, uint32_t stream)
         (void)cmi_fence_poll(device, pool);
     }
     cmi_owner_promote(pool);
+    note_promoted(c, CMPOOL_RUNG_PROMOTE, before);
 }
 
 /* ---- the ladder --------------------------------------------------------------------------------- */
@@ -174,7 +196,7 @@ static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status
     device->full = false; /* what was in hand has gone back, and the callback may have made more room */
     drain_caches(pool);   /* the callback may have freed blocks of any pool */
     make_siblings_ready(pool);
-    promote(pool, c->ask->stream);
+    promote(c);
     return climb_middle(c, block, status);
 }
 
@@ -191,11 +213,13 @@ static outcome climb_host_wait(climb *c, cmi_block_id *block, cmpool_status *sta
     if (device_waits || !pending || cmi_capture_is_live()) {
         return PLAN_SHORT;
     }
+    uint64_t before = pending_bytes(pool, c->ask->stream);
     *status = cmi_fence_host_wait(pool->device, pool);
     if (*status != CMPOOL_OK) {
         return PLAN_FAILED;
     }
     cmi_owner_promote(pool);
+    note_promoted(c, CMPOOL_RUNG_HOST_WAIT, before);
     make_siblings_ready(pool);
     outcome made = climb_middle(c, block, status);
     return made == PLAN_SHORT ? scrape(c, block, status) : made;
@@ -209,7 +233,7 @@ static outcome climb_once(climb *c, cmi_block_id *block, cmpool_status *status)
     c->use_siblings = false;
     *block = bins_again(pool, c->ask);
     if (!*block && (cmi_streams_are_many(pool->device) || something_pending(pool, c->ask->stream) || pool->counters.stale_slots)) {
-        promote(pool, c->ask->stream);
+        promote(c);
         cmi_source_unmap_stale(pool, UINT64_MAX); /* old addresses are room for windows again */
         *block = bins_again(pool, c->ask);
     }

@@ -142,7 +142,8 @@ void cmi_owner_remove(cmi_pool *pool, uint32_t number)
             }
             uint32_t to = same_set_of_pool(pool, cmi_heap_binset(heap, block->binset));
             if (!to || !cmi_heap_reserve_records(heap, CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(pool->device, CMI_HEAP_STEP_RECORDS)) {
-                /* Without host memory for the pool's own bin set: safe for everybody once all of the device is done. */
+                /* Without host memory for the pool's own bin set the block stays where it is; its whole pages serve everybody all the same.
+                 */
                 continue;
             }
             uint32_t stamp = block->stamp;

@@ -4,7 +4,8 @@
  *
  * Locks. cmi_device.lock (rank DEVICE) guards everything in this header except where a field says otherwise. No driver call is made
  * under it: a thread marks what it works on (slots MOVING, blocks BUSY), drops the lock, calls, retakes it and publishes;
- * cmi_device.in_flight counts such threads, so that nobody refuses a request while memory is on its way.
+ * cmi_device.in_flight counts such threads; requests that carry pages are counted apart (carriers), and the last word on a request is said
+ * while nobody else carries any.
  */
 #ifndef CMI_POOL_H
 #define CMI_POOL_H
@@ -116,7 +117,7 @@ typedef struct cmi_device {
     uint32_t carriers;  /* climbs, reserves and trims in progress: their pages may be on their way */
     uint64_t carried;   /* counts them since ever */
     bool alone;         /* one climbs by itself; others wait before they begin */
-    uint64_t landings;  /* counts pages that arrived or left, for "search again" */
+    uint64_t landings;  /* counts the ends of driver calls: did another thread do anything meanwhile? */
     bool full;          /* the driver refused a page; asked again now and then, and before any refusal */
     uint32_t slow_since_full;
     bool lost; /* context or driver gone */

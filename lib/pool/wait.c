@@ -117,8 +117,7 @@ cmpool_status cmi_fence_device_wait(cmi_device *device, cmi_pool *pool, uint32_t
             }
             cmi_fence *fence = find(device, other, context, ticket);
             if (!fence) {
-                return CMPOOL_ERR_UNSUPPORTED; /* covered by an event that another thread's sweep has just given up: the caller tries again
-                                                */
+                return CMPOOL_ERR_UNSUPPORTED; /* given up by another thread a moment ago: the request goes on without device-side waits */
             }
             cmpool_status status = wait_for(device, pool, stream, handle, fence);
             if (status != CMPOOL_OK) {
