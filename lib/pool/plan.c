@@ -66,6 +66,30 @@ uint64_t cmi_plan_pages_below_limit(const cmi_pool *pool)
     return !pool->options.limit ? UINT32_MAX : limit > pool->reserved_pages ? limit - pool->reserved_pages : 0;
 }
 
+/* New pages the device gives without going into the pool's headroom. Asked while nobody is creating any, since what others are about to get
+ * may be in the driver's figure or not. Drops and retakes the lock. */
+static uint64_t pages_above_headroom(cmi_pool *pool)
+{
+    cmi_device *device = pool->device;
+    size_t left, total;
+    uint64_t creations;
+    do {
+        while (device->creating) {
+            pthread_cond_wait(&device->landed, &device->lock.mutex);
+        }
+        left = total = 0;
+        creations = device->creations;
+        cmi_call call;
+        if (cmi_device_call_begin(device, &call, 0) == CMPOOL_OK) {
+            if (device->driver->MemGetInfo(&left, &total) != CUDA_SUCCESS) {
+                left = 0;
+            }
+            cmi_device_call_end(device, &call);
+        }
+    } while (device->creations != creations);
+    return left > pool->options.headroom ? (left - pool->options.headroom) >> pool->heap.page_shift : 0;
+}
+
 /* New pages that limit and headroom allow, as far as is known without trying. */
 uint64_t cmi_plan_growth_pages(climb *c)
 {
@@ -76,15 +100,7 @@ uint64_t cmi_plan_growth_pages(climb *c)
     uint64_t most = cmi_plan_pages_below_limit(pool);
     c->limited = most < UINT32_MAX;
     if (pool->options.headroom && most) {
-        size_t left = 0, total = 0;
-        cmi_call call;
-        if (cmi_device_call_begin(pool->device, &call, 0) == CMPOOL_OK) {
-            if (pool->device->driver->MemGetInfo(&left, &total) != CUDA_SUCCESS) {
-                left = 0;
-            }
-            cmi_device_call_end(pool->device, &call);
-        }
-        uint64_t open = left > pool->options.headroom ? (left - pool->options.headroom) >> pool->heap.page_shift : 0;
+        uint64_t open = pages_above_headroom(pool);
         c->limited = c->limited && most <= open;
         most = cmi_min_u64(most, open);
     }

@@ -117,6 +117,8 @@ typedef struct cmi_device {
     uint32_t carriers;  /* climbs, reserves and trims in progress: their pages may be on their way */
     uint64_t carried;   /* counts them since ever */
     bool alone;         /* one climbs by itself; others wait before they begin */
+    uint32_t creating;  /* threads that are getting new pages */
+    uint64_t creations; /* counts the times one began to */
     uint64_t landings;  /* counts the ends of driver calls: did another thread do anything meanwhile? */
     bool full;          /* the driver refused a page; asked again now and then, and before any refusal */
     uint32_t slow_since_full;

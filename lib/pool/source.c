@@ -30,11 +30,14 @@ cmpool_status cmi_source_create(cmi_pool *pool, cmi_hand *hand, uint32_t count, 
     cmi_device *device = pool->device;
     cmi_call call;
     pool->reserved_pages += count; /* counted as ours while on their way, so that two threads keep one limit */
+    device->creating++;
+    device->creations++;
     cmpool_status status = cmi_device_call_begin(device, &call, 0);
     if (status == CMPOOL_OK) {
         status = cmi_store_create(device->store, hand->pages + hand->count, count, got);
         cmi_device_call_end(device, &call);
     }
+    device->creating--;
     pool->reserved_pages -= count - *got;
     hand->count += *got;
     pool->counters.driver_turns++;

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
 
 static _Atomic uint64_t seconds;
 static uint64_t clock_of_test(void) { return atomic_load(&seconds) * 1000000000u; }
@@ -406,6 +407,45 @@ static void headroom_is_left_after_any_growth(void **state)
     end(pools[0]);
 }
 
+typedef struct asker {
+    cmpool_t pool;
+    cmpool_status status;
+    void *block;
+    CUstream stream;
+} asker;
+
+static void *ask(void *argument)
+{
+    asker *self = argument;
+    self->status = cmpool_malloc(self->pool, &self->block, 30 * MIB, self->stream);
+    return NULL;
+}
+
+/* One thread has looked and is getting its pages when another one looks: there is room above the headroom for one of them. */
+static void headroom_is_left_by_two_threads(void **state)
+{
+    (void)state;
+    start("sim:64MiB");
+    cmpool_t pool = pool_with("headroom:20MiB");
+    CUstream stream = sim_test_stream();
+    asker first = {.pool = pool, .stream = stream}, second = first;
+    pthread_t threads[2];
+    assert_int_equal(panel.park("cuMemCreate", 2), 0);
+    assert_int_equal(pthread_create(&threads[0], NULL, ask, &first), 0);
+    assert_int_equal(panel.wait_parked(10000), 1);
+    assert_int_equal(pthread_create(&threads[1], NULL, ask, &second), 0);
+    struct timespec moment = {.tv_nsec = 50000000};
+    nanosleep(&moment, NULL);
+    panel.release_parked();
+    pthread_join(threads[0], NULL);
+    pthread_join(threads[1], NULL);
+    assert_int_equal(first.status, CMPOOL_OK);
+    assert_int_equal(second.status, CMPOOL_ERR_OUT_OF_DEVICE_MEMORY);
+    assert_int_equal(census_of(0).free_bytes, 34 * MIB);
+    give(pool, first.block, stream);
+    end(pool);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -424,6 +464,7 @@ int main(void)
         cmocka_unit_test(memory_that_returns_ends_the_waits),
         cmocka_unit_test(idle_pages_serve_before_a_refusal),
         cmocka_unit_test(headroom_is_left_after_any_growth),
+        cmocka_unit_test(headroom_is_left_by_two_threads),
     };
     return cmocka_run_group_tests(tests, sim_test_open, NULL);
 }
