@@ -168,6 +168,17 @@ static void free_blocks(int device, CUcontext handle)
     }
 }
 
+/* The context's work must have ended before its memory serves others: that destroying a context waits is not written anywhere. */
+static void finish_work(CUcontext handle)
+{
+    const preload_driver *driver = cmi_preload_driver();
+    CUcontext popped;
+    if (driver->cuCtxPushCurrent_v2(handle) == CUDA_SUCCESS) {
+        (void)driver->cuCtxSynchronize(); /* a context that is broken has no work left */
+        (void)driver->cuCtxPopCurrent_v2(&popped);
+    }
+}
+
 void cmi_preload_context_dies(CUcontext handle)
 {
     preload_context context;
@@ -175,6 +186,7 @@ void cmi_preload_context_dies(CUcontext handle)
         return; /* the driver does not destroy a primary context this way */
     }
     forget(handle);
+    finish_work(handle);
     free_blocks(context.device, handle);
     for (int i = 0; i < PRELOAD_DEVICES; i++) {
         if (cmi_preload_pool_of(i) && (i == context.device || cmi_preload_pool_has_peer(i, context.device))) {

@@ -515,6 +515,118 @@ static int behave_steady(void)
     return 0;
 }
 
+/* ---- threads, and ends without waiting
+ * ------------------------------------------------------------------------------------------------------ */
+
+typedef struct worker {
+    unsigned seed;
+    int failures;
+} worker;
+
+/* Each thread works on a stream of its own, which it changes for a new one now and then, and frees blocks of others. */
+static void *work(void *argument)
+{
+    static CUdeviceptr shared[64];
+    static size_t lengths[64];
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    worker *self = argument;
+    CUstream stream = NULL;
+    self->failures += cu->cuCtxSetCurrent(primary) != 0;
+    self->failures += cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != 0;
+    for (int i = 0; i < 4000; i++) {
+        unsigned place = (unsigned)rand_r(&self->seed) % 64;
+        CUdeviceptr fresh = 0;
+        size_t bytes = (size_t)512 << rand_r(&self->seed) % 11;
+        self->failures += cu->cuMemAlloc(&fresh, bytes) != 0;
+        self->failures += panel.touch(stream, fresh, bytes, 1) != 0;
+        pthread_mutex_lock(&lock);
+        CUdeviceptr old = shared[place];
+        size_t old_bytes = lengths[place];
+        shared[place] = fresh;
+        lengths[place] = bytes;
+        pthread_mutex_unlock(&lock);
+        if (old) {
+            CUdeviceptr base;
+            size_t length = 0;
+            self->failures += cu->cuMemGetAddressRange(&base, &length, old + old_bytes / 2) != 0 || base != old || length != old_bytes;
+            self->failures += cu->cuMemFree(old) != 0;
+        }
+        if (i % 50 == 49) {
+            self->failures += cu->cuStreamDestroy(stream) != 0;
+            self->failures += cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != 0;
+        }
+    }
+    self->failures += cu->cuStreamDestroy(stream) != 0;
+    return NULL;
+}
+
+static int behave_threads(void)
+{
+    pthread_t threads[4];
+    worker workers[4];
+    for (unsigned i = 0; i < 4; i++) {
+        workers[i] = (worker){.seed = i + 1};
+        pthread_create(&threads[i], NULL, work, &workers[i]);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+        printf("thread %u: %d failures\n", i, workers[i].failures);
+    }
+    return 0;
+}
+
+/* Contexts, streams and the device are given up while the device still works for them; what comes after must not get in its way. */
+static int behave_ends(void)
+{
+    CUcontext other;
+    CUdeviceptr block;
+    CUstream stream, after;
+    MUST(cu->cuStreamCreate(&after, CU_STREAM_NON_BLOCKING));
+    for (int round = 0; round < 20; round++) {
+        MUST(cu->cuCtxCreate(&other, NULL, 0, 0));
+        MUST(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        MUST(cu->cuMemAlloc(&block, 3 * MIB));
+        MUST(panel.touch(stream, block, 3 * MIB, 1));
+        if (round % 3 == 1) {
+            MUST(cu->cuMemFree(block));
+        }
+        if (round % 3 == 2) {
+            MUST(cu->cuStreamDestroy(stream));
+        }
+        SAY(cu->cuCtxDestroy(other));
+        MUST(cu->cuCtxSetCurrent(primary));
+        for (int i = 0; i < 4; i++) {
+            MUST(cu->cuMemAlloc(&block, 3 * MIB));
+            MUST(panel.touch(after, block, 3 * MIB, 1));
+            MUST(cu->cuMemFree(block));
+        }
+    }
+    MUST(cu->cuMemAlloc(&block, 3 * MIB));
+    MUST(panel.touch(after, block, 3 * MIB, 1));
+    SAY(cu->cuDevicePrimaryCtxReset(0));
+    MUST(cu->cuMemAlloc(&block, 3 * MIB));
+    MUST(cu->cuMemFree(block));
+    return 0;
+}
+
+/* Memory without a stream is given back in the order of one, and of a thread's own default stream. */
+static int behave_ordered(void)
+{
+    CUstream first, second;
+    CUdeviceptr block;
+    MUST(cu->cuStreamCreate(&first, CU_STREAM_NON_BLOCKING));
+    MUST(cu->cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 200; i++) {
+        CUstream stream = i % 2 ? first : second;
+        size_t bytes = (size_t)(1 + i % 5) * MIB;
+        MUST(cu->cuMemAlloc(&block, bytes));
+        MUST(panel.touch(stream, block, bytes, 1));
+        MUST(cu->cuMemFreeAsync(block, stream));
+    }
+    SAY(cu->cuMemFreeAsync(block, first) != 0);
+    return 0;
+}
+
 static const struct {
     const char *name;
     int (*behave)(void);
@@ -534,6 +646,9 @@ static const struct {
     {"exit", behave_exit},
     {"fork", behave_fork},
     {"steady", behave_steady},
+    {"threads", behave_threads},
+    {"ends", behave_ends},
+    {"ordered", behave_ordered},
 };
 
 int client_behave(const client_driver *driver, const char *behaviour)

@@ -22,7 +22,7 @@ KINDS = {
 }
 # Requests that a program makes in vain are the driver's to refuse, so these reach it: sizes that are none or too large, bad arguments.
 PASSED_ON = {"malloc": 4, "pitch": 5}
-SAME = ["malloc", "free", "pitch", "info", "attributes", "capture", "reset", "contexts", "peer", "sibling", "exit", "fork"]
+SAME = ["malloc", "free", "pitch", "info", "attributes", "capture", "reset", "contexts", "peer", "sibling", "exit", "fork", "threads", "ends"]
 
 
 def run(command, preload=False, device=DEVICES, **more):
@@ -67,13 +67,21 @@ class Clients(unittest.TestCase):
 
     def test_every_order(self):
         for order in ("lazy", "random:7"):
-            for behaviour in ("capture", "contexts", "reset", "free"):
+            for behaviour in ("capture", "contexts", "reset", "free", "threads", "ends"):
                 with self.subTest(order=order, behaviour=behaviour):
                     device = f"{DEVICES},order={order}"
                     plain = run(KINDS["runtime"] + [behaviour], device=device)
                     served = run(KINDS["runtime"] + [behaviour], preload=True, device=device)
                     self.assertEqual(split(served.stdout)[0], split(plain.stdout)[0])
                     self.assertEqual(split(served.stdout)[1]["races"], 0)
+
+    def test_frees_in_the_order_of_a_stream(self):
+        """cuMemFreeAsync takes what cuMemAlloc gave, where the driver would refuse it."""
+        for order in ("eager", "lazy", "random:7"):
+            with self.subTest(order=order):
+                outcomes, counts = split(run(KINDS["runtime"] + ["ordered"], preload=True, device=f"{DEVICES},order={order}").stdout)
+                self.assertEqual([line.rpartition(" ")[2] for line in outcomes], ["1"])  # the last one is a second free
+                self.assertEqual((counts["races"], counts["cuMemAlloc_v2"]), (0, 0))
 
     def test_capture_that_forbids_memory_lives(self):
         """The one difference in a capture: where the driver refuses and breaks it, the pool has memory that is ready."""
