@@ -108,12 +108,12 @@ static int parse(const char *words, config *to, char *error, size_t room)
 
 static void child_after_fork(void)
 {
-    pthread_mutex_init(&sim.lock, NULL);
     pthread_cond_init(&sim.changed, NULL);
     if (sim.initialised) { /* CUDA cannot be used in a child of a process that initialised it */
         sim.initialised = false;
         sim.forked = true;
     }
+    pthread_mutex_unlock(&sim.lock); /* taken by this very thread, before */
 }
 
 static void before_fork(void) { pthread_mutex_lock(&sim.lock); }
