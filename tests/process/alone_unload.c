@@ -1,6 +1,6 @@
 /*
- * dlopen and dlclose of the library by a program that is not linked with it: with pools left its code stays mapped and they go on, it can be
- * loaded again, and threads that used it may end after everything.
+ * dlopen and dlclose of the library by a program that is not linked with it: with pools left its code stays mapped and they go on, it can
+ * be loaded again, and threads that used it may end after everything.
  */
 #include "../simcuda/sim_test.h"
 #include <cudamempool/cudamempool.h>

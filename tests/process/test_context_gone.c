@@ -1,6 +1,6 @@
 /*
- * The primary context reset underneath the pool: no crash, a status that says so where something is lost, structures that stay sound, a pool
- * that can be ended, and a fresh one that works. A context of the program's own destroyed: its work is over, and the pool goes on.
+ * The primary context reset underneath the pool: no crash, a status that says so where something is lost, structures that stay sound, a
+ * pool that can be ended, and a fresh one that works. A context of the program's own destroyed: its work is over, and the pool goes on.
  */
 #include "life.h"
 

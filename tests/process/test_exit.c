@@ -6,12 +6,12 @@
 
 #include <pthread.h>
 
-#define EXPECT(holds)                                            \
-    do {                                                         \
-        if (!(holds)) {                                          \
+#define EXPECT(holds)                                                   \
+    do {                                                                \
+        if (!(holds)) {                                                 \
             fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #holds); \
-            _exit(2);                                            \
-        }                                                        \
+            _exit(2);                                                   \
+        }                                                               \
     } while (0)
 
 static cmpool_t pool;
@@ -101,8 +101,10 @@ static void run(const char *way)
 static void a_process_ends(void **state)
 {
     (void)state;
-    static const char *const ways[] = {"live blocks",       "quick",      "atexit",         "atexit before first use", "destructor",
-                                       "driver gone first", "a thread inside", "destructor, driver gone"};
+    static const char *const ways[] = {"live blocks",     "quick",
+                                       "atexit",          "atexit before first use",
+                                       "destructor",      "driver gone first",
+                                       "a thread inside", "destructor, driver gone"};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         run(ways[i]);
 }

@@ -30,12 +30,12 @@ __attribute__((format(printf, 1, 2))) static inline void storm_fail(const char *
 }
 
 /* A call that must give `wanted`, on any thread. */
-#define STORM_EXPECT(wanted, call)                                                                                          \
-    do {                                                                                                                    \
-        int storm_got_ = (int)(call);                                                                                       \
-        if (storm_got_ != (int)(wanted))                                                                                    \
-            storm_fail("%s:%d: %s gives %d (driver: %s %d)", __FILE__, __LINE__, #call, storm_got_,                         \
-                       cmpool_last_error()->driver_call, cmpool_last_error()->driver_code);                                 \
+#define STORM_EXPECT(wanted, call)                                                                                                    \
+    do {                                                                                                                              \
+        int storm_got_ = (int)(call);                                                                                                 \
+        if (storm_got_ != (int)(wanted))                                                                                              \
+            storm_fail("%s:%d: %s gives %d (driver: %s %d)", __FILE__, __LINE__, #call, storm_got_, cmpool_last_error()->driver_call, \
+                       cmpool_last_error()->driver_code);                                                                             \
     } while (0)
 
 static inline void storm_begin(void)

@@ -81,11 +81,8 @@ static bool take_block(worker *w, cmpool_t pool, block *b)
         status = cmpool_malloc(pool, &b->address, bytes, b->stream);
     } else {
         b->tag = b->pattern;
-        const cmpool_request request = {.struct_size = sizeof request,
-                                        .bytes = bytes,
-                                        .alignment = (size_t)512 << (x >> 48) % 8,
-                                        .stream = b->stream,
-                                        .tag = b->tag};
+        const cmpool_request request = {
+            .struct_size = sizeof request, .bytes = bytes, .alignment = (size_t)512 << (x >> 48) % 8, .stream = b->stream, .tag = b->tag};
         status = cmpool_malloc_ex(pool, &b->address, &request);
     }
     if (status != CMPOOL_OK) {
