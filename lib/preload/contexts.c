@@ -143,6 +143,17 @@ bool cmi_preload_context_captures(CUcontext handle, int change)
     return possible;
 }
 
+bool cmi_preload_capture_is_live(void)
+{
+    uint32_t captures = 0;
+    pthread_mutex_lock(&context_lock);
+    for (uint32_t i = 0; i < context_count; i++) {
+        captures += contexts[i].captures;
+    }
+    pthread_mutex_unlock(&context_lock);
+    return captures != 0;
+}
+
 /* Take the context out of the list and end its captures, which end with it. */
 static void forget(CUcontext handle)
 {

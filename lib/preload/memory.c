@@ -36,7 +36,8 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes)
         return ASK_DRIVER;
     }
     if (status == CMPOOL_OK) {
-        status = cmpool_malloc_unordered(pool, &memory, bytes);
+        status = cmi_preload_free_sync() == PRELOAD_FREE_NONE ? cmpool_malloc(pool, &memory, bytes, NULL)
+                                                              : cmpool_malloc_unordered(pool, &memory, bytes);
     }
     if (status != CMPOOL_OK) {
         return answer(status);
@@ -61,6 +62,11 @@ static CUresult give_back(CUdeviceptr address, bool ordered, CUstream stream)
     }
     cmpool_t pool = cmi_preload_pool_of(block.device);
     void *memory = (void *)(uintptr_t)address;
+    preload_free_sync sync = cmi_preload_free_sync();
+    if (!ordered && sync == PRELOAD_FREE_HOST && !cmi_preload_capture_is_live()) {
+        (void)driver->cuCtxSynchronize(); /* an error of work is told by the next call that asks for one */
+    }
+    ordered = ordered || sync == PRELOAD_FREE_NONE;
     cmpool_status status = ordered ? cmpool_free(pool, memory, stream) : cmpool_free_unordered(pool, memory);
     if (status != CMPOOL_OK && status != CMPOOL_ERR_INVALID_POOL) {
         (void)cmi_preload_block_add(&block); /* it is live still; there is room, since it has just left */

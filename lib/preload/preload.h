@@ -96,6 +96,9 @@ bool cmi_preload_enter(void);
 void cmi_preload_leave(void);
 /* One line on stderr, whole, without the program's heap or streams. */
 void cmi_preload_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* The option free_sync, from CUDAMEMPOOL_CONF. */
+typedef enum preload_free_sync { PRELOAD_FREE_EVENT, PRELOAD_FREE_HOST, PRELOAD_FREE_NONE } preload_free_sync;
+preload_free_sync cmi_preload_free_sync(void);
 /* The pool's answer in the driver's words. A refusal is kept for the report. */
 CUresult cmi_preload_code(cmpool_status status);
 /* What the pool said when it last refused for want of memory; false: it never did. */
@@ -146,6 +149,8 @@ void cmi_preload_context_dies(CUcontext handle);
 bool cmi_preload_primary_dies(int device);
 /* change is +1 after a capture has begun, -1 after it ended; false: the context has none. */
 bool cmi_preload_context_captures(CUcontext handle, int change);
+/* Whether any context has a capture. */
+bool cmi_preload_capture_is_live(void);
 /* Tell the pool of a device, just made, of every context that may use its memory. */
 void cmi_preload_contexts_tell(int device);
 

@@ -9,6 +9,8 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -88,6 +90,43 @@ CUresult cmi_preload_code(cmpool_status status)
         return code ? code : CUDA_ERROR_UNKNOWN;
     }
     }
+}
+
+/* The value of the last setting with the key, as the pool's own parser takes it; *length 0: there is none. */
+static const char *setting(const char *conf, const char *key, size_t *length)
+{
+    const char *found = NULL;
+    *length = 0;
+    while (conf && *conf) {
+        conf += strspn(conf, " \t,");
+        size_t end = strcspn(conf, ","), word = strcspn(conf, ": \t,");
+        const char *value = conf + word + strspn(conf + word, " \t");
+        if (word == strlen(key) && strncmp(conf, key, word) == 0 && *value == ':') {
+            found = value + 1 + strspn(value + 1, " \t");
+            *length = strcspn(found, " \t,");
+        }
+        conf += end;
+    }
+    return found;
+}
+
+preload_free_sync cmi_preload_free_sync(void)
+{
+    static const char *const words[] = {"event", "host", "none"};
+    static _Atomic int known; /* 1 + the answer */
+    int answer = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!answer) {
+        size_t length;
+        const char *value = setting(getenv("CUDAMEMPOOL_CONF"), "free_sync", &length);
+        answer = 1 + PRELOAD_FREE_EVENT;
+        for (int i = 0; value && i < 3; i++) {
+            if (length == strlen(words[i]) && strncmp(value, words[i], length) == 0) {
+                answer = 1 + i;
+            }
+        }
+        atomic_store_explicit(&known, answer, memory_order_relaxed);
+    }
+    return (preload_free_sync)(answer - 1);
 }
 
 void *cmi_preload_map(size_t bytes)

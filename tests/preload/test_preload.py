@@ -110,6 +110,17 @@ class Clients(unittest.TestCase):
         _, counts = split(run(KINDS["linked"] + ["steady"]).stdout)
         self.assertGreater(counts["races"], 0)  # the checker does see such loops
 
+    def test_free_that_waits(self):
+        """free_sync: how a free without a stream is made safe."""
+        # the steady loop frees 98,000 blocks behind its warm-up
+        _, host = split(run(KINDS["linked"] + ["steady"], preload=True, CUDAMEMPOOL_CONF="slack:2%, free_sync : host").stdout)
+        self.assertEqual((host["host waits"], host["races"]), (98000, 0))
+        _, none = split(run(KINDS["linked"] + ["steady"], preload=True, CUDAMEMPOOL_CONF="free_sync:none").stdout)
+        self.assertEqual(none["host waits"], 0)
+        self.assertGreater(none["races"], 0)  # the program uses two streams, which this is not for
+        wrong = run(KINDS["linked"] + ["info"], preload=True, CUDAMEMPOOL_CONF="free_sync:sometimes")
+        self.assertIn("free_sync", wrong.stderr)
+
     def test_refusal(self):
         """A pool at its limit refuses with the driver's code."""
         served = run(KINDS["runtime"] + ["malloc"], preload=True, CUDAMEMPOOL_CONF="limit:32MiB")
