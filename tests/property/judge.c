@@ -195,6 +195,12 @@ static bool judge_figures(world *w, unsigned pool)
     if (stats.device_waits && !w->pools[w->pools[pool].parent].waits) {
         return world_fault(w, "order: pool %u made a stream wait, and was told not to", pool);
     }
+    world_pool *one = &w->pools[pool];
+    bool waited = is_root(w, pool) && stats.host_waits > one->host_waits;
+    one->host_waits = stats.host_waits;
+    if (waited && one->waits && !one->strict && !w->host_may_wait) {
+        return world_fault(w, "order: a request of pool %u waited on the host, where the device could have been made to", pool);
+    }
     return (stats.live_bytes == bytes && stats.live_blocks == blocks) ||
            world_fault(w, "figures: pool %u says %" PRIu64 " live bytes in %" PRIu64 " blocks, there are %" PRIu64 " in %" PRIu64, pool,
                        stats.live_bytes, stats.live_blocks, bytes, blocks);

@@ -297,7 +297,9 @@ static bool do_pool_make(world *w, const operation *step)
              (unsigned long long)page, w->settings->stream_check ? "always" : "slow", flags & 1 ? "wait" : "grow",
              (flags >> 1 & 3) == 3 ? "off" : "on", stale_budgets[flags >> 3 & 3], slacks[flags >> 5 & 3]);
     const cmpool_config config = {.struct_size = sizeof config, .options = options};
-    *pool = (world_pool){.parent = (unsigned)step->pool, .waits = (flags >> 1 & 3) != 3};
+    *pool = (world_pool){.parent = (unsigned)step->pool,
+                         .waits = (flags >> 1 & 3) != 3,
+                         .strict = strcmp(stale_budgets[flags >> 3 & 3], ",stale_budget:0") == 0};
     return world_expect(w, "cmpool_create", cmpool_create(&pool->handle, &config), CMPOOL_OK);
 }
 
@@ -567,6 +569,7 @@ void program_run(const program *p, outcome *result)
         if (step->kind != DO_fail && !is_done_again(step)) {
             world_take_failure(&w);
         }
+        w.host_may_wait = step->kind != DO_alloc || w.capturing || w.failing;
         bool passed_over = step->stream >= w.settings->streams || (w.capturing && waits_for_capture(step));
         good = passed_over || (actions[step->kind](&w, step) && judge_state(&w));
         if (step->kind != DO_fail) {

@@ -56,9 +56,11 @@ typedef struct world_pool {
     cmpool_t handle; /* 0: none */
     unsigned parent; /* its own slot, if it is no private pool */
     uint64_t limit, floor, headroom;
-    uint64_t reserved; /* as last seen */
-    bool waits;        /* a stream may be made to wait on the device */
-    bool is_set;       /* a capture set; then: */
+    uint64_t reserved;   /* as last seen */
+    bool waits;          /* a stream may be made to wait on the device */
+    bool strict;         /* pages leave their old address first, which may take a wait on the host */
+    uint64_t host_waits; /* as last seen */
+    bool is_set;         /* a capture set; then: */
     CUgraphExec graphs[GRAPHS_MOST];
     unsigned graph_count;
     unsigned last; /* stream of the last launch; STREAM_SLOTS: none that lives */
@@ -95,6 +97,7 @@ typedef struct world {
     unsigned capture_set, capture_stream;
     bool failing; /* a driver call of the present or the next operation is to fail */
     uint64_t failures_before;
+    bool host_may_wait; /* in the present operation */
     unsigned shrinking; /* slot of the pool that the present operation tells to give memory up */
 } world;
 
