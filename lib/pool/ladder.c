@@ -185,6 +185,7 @@ static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status
     cmi_lock_release(&device->lock);
     int again = callback(user, handle, c->ask->bytes);
     cmi_lock_acquire(&device->lock);
+    device->full = false; /* what was put down is there again */
     cmi_device_carry_begin(device);
     c->carried = device->carried;
     c->others = c->others || device->carriers > 1;

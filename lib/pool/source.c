@@ -56,7 +56,6 @@ void cmi_source_put_down(cmi_pool *pool, cmi_hand *hand)
         cmi_store_release(device->store, hand->pages, hand->count);
         cmi_device_call_end(device, &call);
         pool->counters.pages_released += hand->count;
-        device->full = false; /* what was full a moment ago has room again */
     }
     pool->reserved_pages -= hand->count;
     cmi_meta_free(hand->pages, hand->room * sizeof *hand->pages);
