@@ -51,7 +51,7 @@ static void a_page_may_have_two_addresses(void **state)
     cmi_store_release(store, pages, 3);
 }
 
-/* ---- failures of a map ------------------------------------------------------------------------------------------------------------- */
+/* ---- failures of a map -------------------------------------------------------------------------- */
 
 static void assert_nothing_mapped(void)
 {
