@@ -41,12 +41,11 @@ static int device_of_primary(CUcontext context)
     return -1;
 }
 
-cmi_here cmi_registry_here(cmpool_stream stream)
+cmi_here cmi_registry_look(void)
 {
     cmi_here here = {NULL, -1};
     const cmi_driver *driver = atomic_load_explicit(&opened_driver, memory_order_acquire);
-    bool named = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-    if (named && driver && cmi_registry_usable() == CMPOOL_OK && driver->CtxGetCurrent(&here.context) == CUDA_SUCCESS && here.context) {
+    if (driver && cmi_registry_usable() == CMPOOL_OK && driver->CtxGetCurrent(&here.context) == CUDA_SUCCESS && here.context) {
         CUdevice device;
         here.device = device_of_primary(here.context);
         if (here.device < 0 && driver->CtxGetDevice(&device) == CUDA_SUCCESS) {

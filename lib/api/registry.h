@@ -17,7 +17,13 @@ typedef struct cmi_here {
     CUcontext context; /* NULL: the stream is not a default stream, or no context is current */
     int device;        /* its ordinal */
 } cmi_here;
-cmi_here cmi_registry_here(cmpool_stream stream);
+cmi_here cmi_registry_look(void);
+static inline cmi_here cmi_registry_here(cmpool_stream stream)
+{
+    const cmi_here nowhere = {NULL, -1};
+    bool named = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+    return named ? cmi_registry_look() : nowhere;
+}
 /* Whose default stream a call on this device means: that of the current context if it is on the device, else (NULL) of the primary one. */
 static inline CUcontext cmi_here_on(const cmi_here *here, const cmi_device *device)
 {

@@ -113,19 +113,37 @@ static void claim_chunk(move *m, cmi_pool *donor, uint64_t offset, uint32_t page
     donor->reserved_pages -= pages;
 }
 
-/* Everything that may need host memory, before anything is taken apart; kept for us while the lock is dropped. */
-static bool make_ready(move *m, cmi_hand *hand, const cmi_donor *donors, uint32_t donor_count)
+/* Blocks under a window: each is cut in three at most, and is a boundary between what a failed move has and has not brought. */
+static uint32_t blocks_under(const cmi_heap *heap, uint64_t offset, uint64_t bytes)
 {
-    m->records = 4 * m->arrival_room + 64;
-    m->stamps = m->records + 4 * donor_count;
+    uint32_t count = 0;
+    for (cmi_block_id id = cmi_heap_find(heap, offset); id && cmi_heap_block(heap, id)->offset < offset + bytes; count++) {
+        id = cmi_heap_block(heap, id)->next;
+    }
+    return count;
+}
+
+/* The records that a donor's pages may need: its edges, and for a sibling the boundaries too; unmapped first, any page may stay alone. */
+static uint32_t records_for(const move *m, const cmi_donor *donor)
+{
+    bool strict = m->pool->options.stale_budget == 0;
+    return 16 + (donor->pool != m->pool ? 4 * m->blocks : 0) + (strict ? 4 * donor->run.pages : 0);
+}
+
+/* Everything that may need host memory, before anything is taken apart; kept for us while the lock is dropped. */
+static bool make_ready(move *m, uint64_t offset, cmi_hand *hand, const cmi_donor *donors, uint32_t donor_count)
+{
+    m->blocks = blocks_under(&m->pool->heap, offset, m->ask->bytes);
+    m->records = 4 * m->blocks + 64 + (m->pool->options.stale_budget == 0 ? 4 * m->arrival_room : 0);
+    m->stamps = m->records + 8 * donor_count;
     if (!cmi_hand_reserve(hand, hand->count + m->arrival_room) || !cmi_stamp_reserve(m->pool->device, m->stamps) ||
         !cmi_heap_earmark(&m->pool->heap, m->records)) {
         return false;
     }
     for (uint32_t i = 0; i < donor_count; i++) {
-        if (!cmi_heap_earmark(&donors[i].pool->heap, m->records)) {
+        if (!cmi_heap_earmark(&donors[i].pool->heap, records_for(m, &donors[i]))) {
             while (i-- > 0) {
-                cmi_heap_end_earmark(&donors[i].pool->heap, m->records);
+                cmi_heap_end_earmark(&donors[i].pool->heap, records_for(m, &donors[i]));
             }
             cmi_heap_end_earmark(&m->pool->heap, m->records);
             return false;
@@ -141,7 +159,7 @@ static bool make_ready(move *m, cmi_hand *hand, const cmi_donor *donors, uint32_
 static void end_ready(const move *m, const cmi_donor *donors, uint32_t donor_count)
 {
     for (uint32_t i = 0; i < donor_count; i++) {
-        cmi_heap_end_earmark(&donors[i].pool->heap, m->records);
+        cmi_heap_end_earmark(&donors[i].pool->heap, records_for(m, &donors[i]));
         cmi_pool_unpin(donors[i].pool);
     }
     cmi_heap_end_earmark(&m->pool->heap, m->records);
@@ -267,7 +285,7 @@ cmpool_status cmi_source_fill(cmi_pool *pool, const cmi_ask *ask, const cmi_wind
 {
     cmi_device *device = pool->device;
     move m;
-    if (!move_init(&m, pool, ask, window->pages, donor_count) || !make_ready(&m, hand, donors, donor_count)) {
+    if (!move_init(&m, pool, ask, window->pages, donor_count) || !make_ready(&m, window->offset, hand, donors, donor_count)) {
         move_fini(&m);
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }

@@ -33,6 +33,7 @@ typedef struct move {
     chunk *chunks;
     uint32_t chunk_count, chunk_room;
     cmi_waits waits;
+    uint32_t blocks;          /* under the window */
     uint32_t records, stamps; /* earmarked */
 } move;
 

@@ -83,12 +83,17 @@ static bool may_unmap(const cmi_pool *pool, const cmi_slot *slot)
     return cmi_stamp_is_done(pool->device, slot->stamp) || CMI_MUTATION(UNMAP_TOO_EARLY);
 }
 
-/* The next run of stale slots from *at on whose stamps are seen done, made BUSY and MOVING. 0 pages: none left. */
+/* The next run of stale slots at or behind *offset whose stamps are seen done, made BUSY and MOVING. 0 pages: none left. */
 static uint32_t claim_stale_run(cmi_pool *pool, uint64_t most, uint64_t *offset)
 {
     cmi_heap *heap = &pool->heap;
+    uint64_t from = *offset;
     for (uint32_t i = 0; i < heap->space_count; i++) {
-        for (cmi_block_id id = cmi_heap_first_block(heap, i); id; id = cmi_heap_block(heap, id)->next) {
+        if (from >= heap->spaces[i].base + heap->spaces[i].bytes) {
+            continue;
+        }
+        cmi_block_id first_id = from > heap->spaces[i].base ? cmi_heap_find(heap, from) : cmi_heap_first_block(heap, i);
+        for (cmi_block_id id = first_id; id; id = cmi_heap_block(heap, id)->next) {
             const cmi_block *block = cmi_heap_block(heap, id);
             if (block->kind != CMI_BLOCK_STALE) {
                 continue;
