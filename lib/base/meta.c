@@ -74,9 +74,9 @@ static void *place_resize(void *p, size_t old_bytes, size_t new_bytes)
 
 /* Classes are multiples of UNIT: 1 to 4 units, then four per doubling. */
 #define UNIT ((size_t)64)
-#define CLASS_COUNT 32u
-#define LARGEST_CLASS ((size_t)32 << 10)
-#define CHUNK_BYTES ((size_t)256 << 10)
+#define CLASS_COUNT 44u
+#define LARGEST_CLASS ((size_t)256 << 10) /* the arrays of a move of some thousand pages: not worth a system call each */
+#define CHUNK_BYTES ((size_t)1 << 20)
 
 typedef struct free_record {
     struct free_record *next;
@@ -103,7 +103,7 @@ static size_t class_bytes(unsigned size_class)
     return ((size_t)(size_class % 4 + 5) << (size_class / 4 - 1)) * UNIT;
 }
 
-_Static_assert(LARGEST_CLASS == (size_t)(31 % 4 + 5) << (31 / 4 - 1) << 6, "the last class is the largest one");
+_Static_assert(LARGEST_CLASS == (size_t)(43 % 4 + 5) << (43 / 4 - 1) << 6, "the last class is the largest one");
 
 static void *map_host(size_t bytes)
 {

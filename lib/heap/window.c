@@ -113,9 +113,11 @@ bool cmi_heap_find_window(const cmi_heap *heap, const uint8_t *use, uint64_t byt
     for (uint32_t i = 0; i < heap->space_count; i++) {
         cmi_block_id id = heap->spaces[i].first;
         while (id) {
+            const cmi_block *block = cmi_heap_block(heap, id);
+            bool possible = block->kind == CMI_BLOCK_FREE || block->kind == CMI_BLOCK_HOLE; /* most blocks are live */
             piece p;
-            if (!usable_piece(heap, use, cmi_heap_block(heap, id), &p)) {
-                id = cmi_heap_block(heap, id)->next;
+            if (!possible || !usable_piece(heap, use, block, &p)) {
+                id = block->next;
                 continue;
             }
             stretch run = stretch_from(heap, use, id);

@@ -44,7 +44,7 @@ static void blocks_do_not_overlap(void **state)
     (void)state;
     enum { COUNT = 600 };
     static unsigned char *blocks[COUNT];
-    static const size_t sizes[] = {1, 64, 65, 300, 1000, 4097, 20000, 32768, 32769, 70000};
+    static const size_t sizes[] = {1, 64, 65, 300, 1000, 4097, 20000, 32768, 70000, 262144, 262145, 600000};
     for (size_t i = 0; i < COUNT; i++) {
         size_t bytes = sizes[i % CMI_ARRAY_LENGTH(sizes)];
         blocks[i] = cmi_meta_alloc(bytes);
@@ -62,7 +62,7 @@ static void blocks_do_not_overlap(void **state)
 static void resize_keeps_and_zeroes(void **state)
 {
     (void)state;
-    static const size_t steps[] = {1, 60, 64, 200, 5000, 32768, 32769, 100000, 70000, 99000, 400, 40000, 3};
+    static const size_t steps[] = {1, 60, 64, 200, 5000, 262144, 262145, 100000, 70000, 99000, 400, 40000, 3};
     uint64_t before = cmi_meta_bytes();
     unsigned char *p = cmi_meta_resize(NULL, 0, steps[0]);
     assert_non_null(p);
