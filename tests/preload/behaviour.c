@@ -116,7 +116,7 @@ static void *free_without_context(void *block)
 
 static int behave_free(void)
 {
-    CUdeviceptr small, large, managed, pooled, other;
+    CUdeviceptr small, large, managed = 0, pooled = 0, other;
     CUcontext context;
     CUstream stream;
     int host = 0;
