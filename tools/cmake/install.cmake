@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/include/cudamempool DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-    FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
+    FILES_MATCHING PATTERN "*.h" PATTERN "*.def" PATTERN "*.json")
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/cudamempool)
 install(EXPORT cudamempool NAMESPACE cudamempool:: FILE cudamempool-targets.cmake DESTINATION ${package_dir})
