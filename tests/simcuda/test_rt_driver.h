@@ -6,6 +6,7 @@
 #define TEST_RT_DRIVER_H
 
 #include "driver/driver_abi.h"
+#include "sim_abi.h"
 #include "simcuda.h"
 
 #include <dlfcn.h>

@@ -20,7 +20,7 @@ sim_state sim = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INIT
 typedef struct config {
     uint64_t capacity, page_bytes, seed;
     sim_order order;
-    bool content;
+    bool content, kernels;
     int devices;
 } config;
 
@@ -60,6 +60,8 @@ static int parse_word(const char *word, config *to, char *error, size_t room)
     char *end;
     if (strcmp(word, "content") == 0) {
         to->content = true;
+    } else if (strcmp(word, "kernels=accept") == 0 || strcmp(word, "kernels=refuse") == 0) {
+        to->kernels = word[8] == 'a';
     } else if (strcmp(word, "order=eager") == 0) {
         to->order = SIM_EAGER;
     } else if (strcmp(word, "order=lazy") == 0) {
@@ -82,7 +84,7 @@ static int parse_word(const char *word, config *to, char *error, size_t room)
             return bad(error, room, "bad number of devices", word, "devices=1 to devices=64");
         to->devices = (int)count;
     } else {
-        return bad(error, room, "unknown word", word, "order=, content, page=, devices=");
+        return bad(error, room, "unknown word", word, "order=, content, page=, devices=, kernels=accept");
     }
     return 0;
 }
@@ -95,7 +97,7 @@ static int parse(const char *words, config *to, char *error, size_t room)
         return bad(error, room, "bad device", words ? "(too long)" : "(null)", "sim:SIZE[,...]");
     strcpy(text, words);
     if (strncmp(text, "sim:", 4) != 0)
-        return bad(error, room, "bad device", words, "sim:SIZE[,order=...][,content][,page=SIZE][,devices=N]");
+        return bad(error, room, "bad device", words, "sim:SIZE[,order=...][,content][,page=SIZE][,devices=N][,kernels=accept]");
     char *rest = text + 4, *size = strsep(&rest, ",");
     if (!parse_size(size, &to->capacity) || to->capacity > UINT64_C(1) << 46)
         return bad(error, room, "bad size", size, "a number above 0 with KiB, MiB, GiB, TiB or nothing, at most 64TiB");
@@ -136,6 +138,7 @@ static void start_over(void)
     sim_address_reset();
     sim_physical_reset();
     sim_registered_reset();
+    sim_kernels_reset();
     sim_handle_reset();
     sim_finding_reset();
     sim_gate_reset();
@@ -150,6 +153,7 @@ static void start_over(void)
     sim.seed = now.seed;
     sim.random = (now.seed + 1) * UINT64_C(0x9E3779B97F4A7C15) | 1;
     sim.content = now.content;
+    sim.kernels = now.kernels;
     for (int i = 0; i < SIMCUDA_FEATURE_COUNT; i++)
         sim.features[i] = true;
     memset(sim.devices, 0, sizeof sim.devices);

@@ -22,7 +22,7 @@ static struct {
 } tables[SIM_KINDS];
 
 static const char *const kind_names[SIM_KINDS] = {"",      "context",    "stream",     "event",  "memory handle", "memory pool",
-                                                  "graph", "graph node", "graph exec", "module", "notification"};
+                                                  "graph", "graph node", "graph exec", "module", "notification",  "kernel"};
 
 uint64_t sim_handle_new(sim_kind kind, void *object)
 {

@@ -110,6 +110,7 @@ typedef enum sim_kind {
     SIM_GRAPH_EXEC,
     SIM_MODULE,
     SIM_NOTIFICATION, /* a registered callback */
+    SIM_KERNEL,
     SIM_KINDS
 } sim_kind;
 
@@ -445,6 +446,7 @@ typedef struct sim_state {
     sim_order order;
     uint64_t seed, random;
     bool content;
+    bool kernels; /* accepted, not executed: kernels.c */
     bool features[SIMCUDA_FEATURE_COUNT];
     sim_device devices[SIM_MAX_DEVICES];
     sim_clock host; /* what the host has observed */

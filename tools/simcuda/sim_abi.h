@@ -17,6 +17,16 @@ typedef struct CUctxCreateParams_st {
     CUctxCigParam *cigParams;
 } CUctxCreateParams;
 
+/* Kernels: options of compilers that are not there, and what a launch is given. */
+typedef unsigned int CUjit_option, CUlibraryOption, CUmoduleLoadingMode, CUfunction_attribute;
+typedef struct CUlaunchAttribute_st CUlaunchAttribute;
+typedef struct CUlaunchConfig_st {
+    unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+    CUstream hStream;
+    CUlaunchAttribute *attrs;
+    unsigned int numAttrs;
+} CUlaunchConfig;
+
 #endif
 
 #endif

@@ -93,6 +93,9 @@ bool sim_host_is_pinned(uint64_t address, uint64_t bytes);
 /* notify.c */
 void sim_notification_reset(void); /* waits for callbacks that run */
 
+/* kernels.c */
+void sim_kernels_reset(void);
+
 /* check.c */
 void sim_page_clear(sim_page *page);
 void sim_epochs_clear(sim_epochs *epochs);

@@ -25,15 +25,19 @@ extern "C" {
 /* ---- configuration -------------------------------------------------------------------------------------------------------- */
 
 /*
- * Set up the devices: "sim:SIZE[,order=eager|lazy|random:SEED][,content][,page=SIZE][,devices=N]" with SIZE as 24GiB, 512MiB or
- * 4096. order: how far the device gets by itself: at once, not before the host waits, or by chance (eager unless said otherwise).
+ * Set up the devices: "sim:SIZE[,order=eager|lazy|random:SEED][,content][,page=SIZE][,devices=N][,kernels=accept]" with SIZE as 24GiB,
+ * 512MiB or 4096. order: how far the device gets by itself: at once, not before the host waits, or by chance (eager unless said otherwise).
  * content: memory has bytes, which the CPU may read and write at the device address (about 65,000 mappings at most, since each is one
- * of the process); without, it has none, capacity costs nothing and a CPU touch faults. page: the granularity, 2MiB.
+ * of the process); without, it has none, capacity costs nothing and a CPU touch faults. page: the granularity, 2MiB. kernels=accept:
+ * images load and kernels are launched but NOT EXECUTED, and touch nothing; without it each such call is refused by name.
  * Forgets everything: contexts, memory, streams, counts, findings, plans. Without a call, the first cuInit reads SIMCUDA_DEVICE (the
  * same words) or SIMCUDA_CAPACITY (a SIZE), else takes sim:16GiB.
  * Returns 0, or -1 with a one-line reason in error (may be NULL). Nothing changes on failure.
  */
 SIMCUDA_API int simcuda_configure(const char *words, char *error, size_t error_bytes);
+
+/* Whether kernels are accepted. */
+SIMCUDA_API int simcuda_accepts_kernels(void);
 
 /* Back to the state after the last simcuda_configure: as a fresh process would see it. */
 SIMCUDA_API void simcuda_reset(void);

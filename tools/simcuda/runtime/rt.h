@@ -42,6 +42,8 @@ cudaError_t rt_primary_context(int device, CUcontext *context);
 
 /* Say that name is not simulated unless *said, and count the finding; both are done by the driver, if it is the simulated one. */
 void rt_say_unsupported(const char *name, int *said);
+/* Whether the driver is the simulated one and takes launches of kernels, which it does not execute. */
+bool rt_accepts_kernels(void);
 
 static inline CUdeviceptr rt_address(const void *pointer) { return (CUdeviceptr)(uintptr_t)pointer; }
 

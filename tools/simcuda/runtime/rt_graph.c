@@ -1,6 +1,5 @@
 /*
- * Graphs, and the entry points that programs with kernels of their own call before main: those are accepted, since nothing happens until
- * a launch, and a launch is refused by name. No state.
+ * Graphs: the driver's calls under the runtime's names. No state.
  */
 #include "runtime/rt.h"
 
@@ -28,41 +27,3 @@ RT_FORWARD(cudaGraphGetEdges, (CUgraph graph, CUgraphNode *from, CUgraphNode *to
 #endif
 RT_FORWARD(cudaGraphGetEdges, (CUgraph graph, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edges, size_t *count), GraphGetEdges,
            (graph, from, to, edges, count))
-
-RT_API void **__cudaRegisterFatBinary(void *image);
-RT_API void __cudaRegisterFatBinaryEnd(void **handle);
-RT_API void __cudaUnregisterFatBinary(void **handle);
-RT_API void __cudaRegisterFunction(void);
-RT_API void __cudaRegisterVar(void);
-RT_API void __cudaRegisterManagedVar(void);
-RT_API void __cudaRegisterHostVar(void);
-RT_API void __cudaRegisterUnifiedTable(void);
-RT_API char __cudaInitModule(void **handle);
-
-void **__cudaRegisterFatBinary(void *image)
-{
-    static void *handle;
-    (void)image;
-    return &handle;
-}
-
-void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
-
-void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
-
-/* Their arguments, of which there are many, are left where the caller put them. */
-void __cudaRegisterFunction(void) {}
-
-void __cudaRegisterVar(void) {}
-
-void __cudaRegisterManagedVar(void) {}
-
-void __cudaRegisterHostVar(void) {}
-
-void __cudaRegisterUnifiedTable(void) {}
-
-char __cudaInitModule(void **handle)
-{
-    (void)handle;
-    return 1;
-}

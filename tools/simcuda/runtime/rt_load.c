@@ -181,3 +181,9 @@ void rt_say_unsupported(const char *name, int *said)
         say(name, said);
     }
 }
+
+bool rt_accepts_kernels(void)
+{
+    int (*accepts)(void) = (int (*)(void))(uintptr_t)dlsym(driver_library, "simcuda_accepts_kernels");
+    return accepts != NULL && accepts() != 0;
+}

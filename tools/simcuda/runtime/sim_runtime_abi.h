@@ -6,6 +6,7 @@
 #define SIM_RUNTIME_ABI_H
 
 #include "driver/driver_abi.h"
+#include "sim_abi.h"
 
 /* Which runtime this is: one source makes both libraries. */
 #ifndef SIM_RUNTIME_MAJOR
@@ -53,6 +54,25 @@ struct cudaExtent {
 struct cudaPitchedPtr {
     void *ptr;
     size_t pitch, xsize, ysize;
+};
+
+struct dim3 {
+    unsigned int x, y, z;
+};
+
+struct cudaLaunchConfig_st {
+    struct dim3 gridDim, blockDim;
+    size_t dynamicSmemBytes;
+    CUstream stream;
+    CUlaunchAttribute *attrs;
+    unsigned int numAttrs;
+};
+
+struct cudaFuncAttributes {
+    size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
+    int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, cacheModeCA, maxDynamicSharedSizeBytes, preferredShmemCarveout;
+    int clusterDimMustBeSet, requiredClusterWidth, requiredClusterHeight, requiredClusterDepth;
+    int clusterSchedulingPolicyPreference, nonPortableClusterSizeAllowed, reserved[16];
 };
 
 struct cudaDeviceProp {
