@@ -10,6 +10,8 @@
  * Errors: every call returns a status; cmpool_last_error() has the numbers behind the last failure of the calling thread.
  *   Where DRIVER is listed, a driver that is gone may be told as SHUTTING_DOWN or DEVICE_LOST.
  * The library never prints to stdout, never exits and never touches device memory from the CPU.
+ * When it is closed (dlclose) no call of it may be in progress: pools are ended as by cmpool_destroy; the memory of blocks that are still
+ * live stays as it is until the process ends, and everything else of theirs goes back.
  */
 #ifndef CUDAMEMPOOL_H
 #define CUDAMEMPOOL_H

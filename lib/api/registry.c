@@ -165,6 +165,32 @@ static record *free_record(uint32_t *index)
     return record_at(next);
 }
 
+static bool has_calls_inside(cmi_device *device)
+{
+    cmi_lock_acquire(&device->lock);
+    uint32_t calls = 0;
+    for (const cmi_pool *pool = device->pools; pool; pool = pool->next) {
+        calls += pool->calls_inside;
+    }
+    cmi_lock_release(&device->lock);
+    return calls != 0;
+}
+
+cmpool_t cmi_registry_next_idle(uint32_t *next)
+{
+    cmpool_t handle = 0;
+    cmi_lock_acquire(&registry_lock);
+    while (!handle && ++*next < record_count) {
+        const record *at = record_at(*next);
+        handle = atomic_load(&at->handle);
+        if (handle && has_calls_inside(atomic_load(&at->device))) {
+            handle = 0;
+        }
+    }
+    cmi_lock_release(&registry_lock);
+    return handle;
+}
+
 /* Device lock held too. */
 static cmpool_t publish(record *free, uint32_t index, cmi_device *device, cmi_pool *pool, uint32_t owner)
 {
@@ -240,7 +266,7 @@ static cmpool_status create(cmpool_t *handle, int ordinal, const cmi_options *op
 
 cmpool_status cmi_registry_create(cmpool_t *handle, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count)
 {
-    cmi_registry_watch_fork();
+    cmi_registry_watch_process();
     cmi_lock_acquire(&registry_lock);
     cmpool_status status = create(handle, ordinal, options, peers, peer_count);
     cmi_lock_release(&registry_lock);

@@ -47,12 +47,14 @@ static inline cmpool_status cmi_registry_not_memory(cmpool_status status)
 
 /* FORKED in a child of the process that first used the library, else OK. Every public function asks first. */
 cmpool_status cmi_registry_usable(void);
-/* From here on a child is told (lifecycle.c). */
-void cmi_registry_watch_fork(void);
+/* From here on a child is told, and an exit told from a dlclose (lifecycle.c). */
+void cmi_registry_watch_process(void);
 
 /* The device record of an ordinal, or NULL when no pool was ever made on it. */
 cmi_device *cmi_registry_device(int ordinal);
 
+/* The handles in use on devices without calls inside, one after the other from *next = 0 on; 0: no more. */
+cmpool_t cmi_registry_next_idle(uint32_t *next);
 cmpool_status cmi_registry_create(cmpool_t *handle, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count);
 cmpool_status cmi_registry_create_inside(cmpool_t *handle, cmpool_t parent, cmi_owner_kind kind);
 cmpool_status cmi_registry_destroy(cmpool_t handle);

@@ -20,7 +20,7 @@ static __thread const cmpool_error *detail __attribute__((tls_model("initial-exe
 
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
-static int key_status;
+static enum { NO_KEY, KEY } key_state;
 
 static void thread_end(void *record)
 {
@@ -28,7 +28,7 @@ static void thread_end(void *record)
     cmi_meta_free(record, sizeof(cmpool_error));
 }
 
-static void make_key(void) { key_status = pthread_key_create(&key, thread_end); }
+static void make_key(void) { key_state = pthread_key_create(&key, thread_end) == 0 ? KEY : NO_KEY; }
 
 cmpool_error *cmi_error_detail(void)
 {
@@ -36,7 +36,7 @@ cmpool_error *cmi_error_detail(void)
         return (cmpool_error *)detail; /* made below, so not const */
 
     pthread_once(&key_once, make_key);
-    cmpool_error *record = key_status == 0 ? cmi_meta_alloc(sizeof(cmpool_error)) : NULL;
+    cmpool_error *record = key_state == KEY ? cmi_meta_alloc(sizeof(cmpool_error)) : NULL;
     if (record != NULL && pthread_setspecific(key, record) != 0) {
         cmi_meta_free(record, sizeof(cmpool_error));
         record = NULL;
@@ -60,3 +60,9 @@ cmpool_status cmi_error_set(cmpool_status status, const char *call)
 }
 
 const cmpool_error *cmi_error_last(void) { return detail != NULL ? detail : &no_failure; }
+
+void cmi_error_unload(void)
+{
+    if (key_state == KEY)
+        pthread_key_delete(key);
+}

@@ -10,5 +10,7 @@ cmpool_error *cmi_error_detail(void);
 cmpool_status cmi_error_set(cmpool_status status, const char *call);
 /* The same detail for reading; makes nothing. Never NULL; status OK when nothing has failed on this thread yet. */
 const cmpool_error *cmi_error_last(void);
+/* The library's code goes: threads that end later leave their records behind. */
+void cmi_error_unload(void);
 
 #endif
