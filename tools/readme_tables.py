@@ -40,6 +40,10 @@ def size_text(number):
     return str(number)
 
 
+def list_row(key, names, help_text):
+    return f"`{key}`", "names divided by `+`", f"`{names}`" if names else "empty", help_text
+
+
 def option_rows():
     choices = dict(re.findall(r'#define CMPOOL_CHOICES_(\w+) "([^"]*)"', read("include/cudamempool/options.def")))
     for key, kind, default, low, high, help_text in entries("options", "CMPOOL_OPTION"):
@@ -57,6 +61,7 @@ def option_rows():
             allowed = "a size" if high == "UINT64_MAX" else f"{low} to {size_text(int(high))}"
             shown = size_text(number)
         yield f"`{key}`", allowed, f"`{shown}`", help_text
+    yield from (list_row(*entry) for entry in entries("options", "CMPOOL_OPTION_LIST"))
 
 
 TABLES = {

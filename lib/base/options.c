@@ -12,12 +12,12 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef enum option_kind { KIND_SIZE, KIND_RATIO, KIND_SECONDS, KIND_FLAG, KIND_CHOICE } option_kind;
+typedef enum option_kind { KIND_SIZE, KIND_RATIO, KIND_SECONDS, KIND_FLAG, KIND_CHOICE, KIND_LIST } option_kind;
 
 typedef struct option_rule {
     const char *key;
     option_kind kind;
-    size_t offset; /* of the field in cmi_options */
+    size_t offset; /* of the field in cmi_options; a LIST has none */
     uint64_t value, low, high;
     const char *choices; /* CHOICE: the words, "a|b|c" */
 } option_rule;
@@ -30,12 +30,14 @@ typedef struct option_rule {
 static const option_rule rules[] = {
 #define CMPOOL_OPTION(key, kind, value, low, high, help) \
     {#key, KIND_##kind, offsetof(cmi_options, key), value, low, high, CHOICES_##kind(key)},
+#define CMPOOL_OPTION_LIST(key, value, help) {#key, KIND_LIST, 0, 0, 0, 0, NULL},
 #include <cudamempool/options.def>
 #undef CMPOOL_OPTION
 };
 
 static const char known_keys[] =
 #define CMPOOL_OPTION(key, kind, value, low, high, help) " " #key
+#define CMPOOL_OPTION_LIST(key, value, help) " " #key
 #include <cudamempool/options.def>
 #undef CMPOOL_OPTION
     ;
@@ -139,6 +141,18 @@ static bool parse_choice(const char *choices, slice value, uint64_t *parsed)
     return false;
 }
 
+/* Names with '*' in them, divided by '+'. */
+static bool is_list(slice value)
+{
+    for (size_t i = 0; i < value.length; i++) {
+        char c = value.text[i];
+        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!plain && memchr("._-*+", c, 5) == NULL)
+            return false;
+    }
+    return value.length <= CMI_LIST_BYTES;
+}
+
 static bool parse_value(const option_rule *rule, slice value, uint64_t *parsed)
 {
     switch (rule->kind) {
@@ -152,6 +166,9 @@ static bool parse_value(const option_rule *rule, slice value, uint64_t *parsed)
         return parse_flag(value, parsed);
     case KIND_CHOICE:
         return parse_choice(rule->choices, value, parsed);
+    case KIND_LIST:
+        *parsed = 0; /* the text is read by who uses it */
+        return is_list(value);
     }
     return false;
 }
@@ -187,6 +204,9 @@ static void describe_allowed(const option_rule *rule, char *text, size_t bytes)
         break;
     case KIND_CHOICE:
         snprintf(text, bytes, "%s", rule->choices);
+        break;
+    case KIND_LIST:
+        snprintf(text, bytes, "names divided by '+', %d characters at most, '*' for any characters", CMI_LIST_BYTES);
         break;
     }
 }
@@ -231,7 +251,8 @@ static void apply_setting(cmi_options *options, slice key, slice value, fault_si
         report_fault(sink, "bad value \"%s\" for key \"%s\"; allowed: %s", show(value).text, rule->key, allowed);
         return;
     }
-    *field_of(options, rule) = parsed;
+    if (rule->kind != KIND_LIST)
+        *field_of(options, rule) = parsed;
 }
 
 /* Cut the next setting off the front of rest: up to a comma that is not inside brackets (PyTorch writes lists in them). */
@@ -250,7 +271,8 @@ static slice next_setting(slice *rest)
 void cmi_options_default(cmi_options *options)
 {
     for (size_t i = 0; i < CMI_ARRAY_LENGTH(rules); i++)
-        *field_of(options, &rules[i]) = rules[i].value;
+        if (rules[i].kind != KIND_LIST)
+            *field_of(options, &rules[i]) = rules[i].value;
 }
 
 int cmi_options_parse(cmi_options *options, const char *text, const char *source, char *fault, size_t fault_bytes)

@@ -12,6 +12,7 @@ typedef struct cmi_options {
 #undef CMPOOL_OPTION
 } cmi_options;
 
+enum { CMI_LIST_BYTES = 512 }; /* the longest list of names */
 enum { CMI_PENDING_GROW, CMI_PENDING_WAIT };
 enum { CMI_STREAM_CHECK_SLOW, CMI_STREAM_CHECK_ALWAYS, CMI_STREAM_CHECK_OFF };
 enum { CMI_BACKEND_VMM, CMI_BACKEND_MALLOC };

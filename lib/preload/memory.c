@@ -6,10 +6,7 @@
 
 #include <stdatomic.h>
 
-/* What a pool could not be asked, or must not answer. */
-enum { ASK_DRIVER = -1 };
-
-static CUresult answer(cmpool_status status)
+CUresult cmi_preload_answer(cmpool_status status)
 {
     switch (status) {
     case CMPOOL_ERR_CAPTURE: /* a live capture forbids what is needed: so it does to the driver, whose own code programs know */
@@ -17,53 +14,58 @@ static CUresult answer(cmpool_status status)
     case CMPOOL_ERR_SHUTTING_DOWN:
     case CMPOOL_ERR_INVALID_POOL:
     case CMPOOL_ERR_INVALID_ARGUMENT:
-        return ASK_DRIVER;
+        return PRELOAD_ASK_DRIVER;
     default:
         return cmi_preload_code(status);
     }
 }
 
-static CUresult allocate(CUdeviceptr *address, size_t bytes)
+/* Make a block that has just been handed out known; one that cannot be goes back. */
+CUresult cmi_preload_hand_out(cmpool_t pool, const preload_block *block, CUdeviceptr *address)
+{
+    if (!cmi_preload_block_add(block)) {
+        (void)cmpool_free_unordered(pool, (void *)(uintptr_t)block->address);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *address = block->address;
+    return CUDA_SUCCESS;
+}
+
+static CUresult allocate(CUdeviceptr *address, size_t bytes, const void *caller)
 {
     preload_block block = {.bytes = bytes};
     cmpool_t pool;
     void *memory;
-    if (!cmi_preload_here(&block.context, &block.device)) {
-        return ASK_DRIVER;
+    if (!cmi_preload_here(&block.context, &block.device) || cmi_preload_caller(caller, bytes) == PRELOAD_CALLER_BYPASS) {
+        return PRELOAD_ASK_DRIVER;
     }
     cmpool_status status = cmi_preload_pool(block.device, &pool);
     if (status == CMPOOL_OK && !pool) {
-        return ASK_DRIVER;
+        return PRELOAD_ASK_DRIVER;
     }
     if (status == CMPOOL_OK) {
         status = cmi_preload_free_sync() == PRELOAD_FREE_NONE ? cmpool_malloc(pool, &memory, bytes, NULL)
                                                               : cmpool_malloc_unordered(pool, &memory, bytes);
     }
     if (status != CMPOOL_OK) {
-        return answer(status);
+        return cmi_preload_answer(status);
     }
     block.address = (uint64_t)(uintptr_t)memory;
-    if (!cmi_preload_block_add(&block)) {
-        (void)cmpool_free_unordered(pool, memory);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *address = block.address;
-    return CUDA_SUCCESS;
+    return cmi_preload_hand_out(pool, &block, address);
 }
 
-/* Give a block back, on a stream if one is named. */
-static CUresult give_back(CUdeviceptr address, bool ordered, CUstream stream)
+CUresult cmi_preload_give_back(CUdeviceptr address, bool ordered, CUstream stream)
 {
     CUcontext context = NULL;
     preload_block block;
     const preload_driver *driver = cmi_preload_driver();
     if (driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context || !cmi_preload_block_take(address, &block)) {
-        return ASK_DRIVER;
+        return PRELOAD_ASK_DRIVER;
     }
     cmpool_t pool = cmi_preload_pool_of(block.device);
     void *memory = (void *)(uintptr_t)address;
     preload_free_sync sync = cmi_preload_free_sync();
-    if (!ordered && sync == PRELOAD_FREE_HOST && !cmi_preload_capture_is_live()) {
+    if (!ordered && !block.in_order && sync == PRELOAD_FREE_HOST && !cmi_preload_capture_is_live()) {
         (void)driver->cuCtxSynchronize(); /* an error of work is told by the next call that asks for one */
     }
     ordered = ordered || sync == PRELOAD_FREE_NONE;
@@ -71,7 +73,7 @@ static CUresult give_back(CUdeviceptr address, bool ordered, CUstream stream)
     if (status != CMPOOL_OK && status != CMPOOL_ERR_INVALID_POOL) {
         (void)cmi_preload_block_add(&block); /* it is live still; there is room, since it has just left */
     }
-    return answer(status);
+    return cmi_preload_answer(status);
 }
 
 /* ---- without a stream -----------------------------------------------------------------------------------------------------------------
@@ -79,29 +81,32 @@ static CUresult give_back(CUdeviceptr address, bool ordered, CUstream stream)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {
-    CUresult code = ASK_DRIVER;
+    CUresult code = PRELOAD_ASK_DRIVER;
     if (address && bytes && cmi_preload_enter()) {
-        code = allocate(address, bytes);
+        code = allocate(address, bytes, __builtin_return_address(0));
         cmi_preload_leave();
     }
-    return code == ASK_DRIVER ? PRELOAD_FORWARD(cuMemAlloc_v2, address, bytes) : code;
+    if (code == PRELOAD_ASK_DRIVER) {
+        PRELOAD_WITH_ROOM(-1, bytes, cuMemAlloc_v2, address, bytes);
+    }
+    return code;
 }
 
-static CUresult allocate_rows(CUdeviceptr *address, size_t *pitch, size_t width, size_t height)
+static CUresult allocate_rows(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, const void *caller)
 {
     CUcontext context;
     int device, alignment = 0;
     const preload_driver *driver = cmi_preload_driver();
     if (!cmi_preload_here(&context, &device)) {
-        return ASK_DRIVER;
+        return PRELOAD_ASK_DRIVER;
     }
     (void)driver->cuDeviceGetAttribute(&alignment, CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT, device);
     size_t step = alignment > 512 ? (size_t)alignment : 512, bytes; /* both are powers of two */
     size_t row = (width + step - 1) & ~(step - 1);
     if (row < width || __builtin_mul_overflow(row, height, &bytes)) {
-        return ASK_DRIVER;
+        return PRELOAD_ASK_DRIVER;
     }
-    CUresult code = allocate(address, bytes);
+    CUresult code = allocate(address, bytes, caller);
     if (code == CUDA_SUCCESS) {
         *pitch = row;
     }
@@ -110,50 +115,23 @@ static CUresult allocate_rows(CUdeviceptr *address, size_t *pitch, size_t width,
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element)
 {
-    CUresult code = ASK_DRIVER;
+    CUresult code = PRELOAD_ASK_DRIVER;
     bool sound = address && pitch && width && height && (element == 4 || element == 8 || element == 16);
     if (sound && cmi_preload_enter()) {
-        code = allocate_rows(address, pitch, width, height);
+        code = allocate_rows(address, pitch, width, height, __builtin_return_address(0));
         cmi_preload_leave();
     }
-    return code == ASK_DRIVER ? PRELOAD_FORWARD(cuMemAllocPitch_v2, address, pitch, width, height, element) : code;
+    return code == PRELOAD_ASK_DRIVER ? PRELOAD_FORWARD(cuMemAllocPitch_v2, address, pitch, width, height, element) : code;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
-    CUresult code = ASK_DRIVER;
+    CUresult code = PRELOAD_ASK_DRIVER;
     if (address && cmi_preload_enter()) {
-        code = give_back(address, false, NULL);
+        code = cmi_preload_give_back(address, false, NULL);
         cmi_preload_leave();
     }
-    return code == ASK_DRIVER ? PRELOAD_FORWARD(cuMemFree_v2, address) : code;
-}
-
-/* ---- in the order of a stream
- * ------------------------------------------------------------------------------------------------------------ */
-
-#define PER_THREAD ((CUstream)2)
-
-static CUresult free_ordered(CUdeviceptr address, CUstream stream)
-{
-    CUresult code = ASK_DRIVER;
-    if (address && cmi_preload_enter()) {
-        code = give_back(address, true, stream);
-        cmi_preload_leave();
-    }
-    return code;
-}
-
-CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
-{
-    CUresult code = free_ordered(address, stream);
-    return code == ASK_DRIVER ? PRELOAD_FORWARD(cuMemFreeAsync, address, stream) : code;
-}
-
-CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
-{
-    CUresult code = free_ordered(address, stream ? stream : PER_THREAD);
-    return code == ASK_DRIVER ? PRELOAD_FORWARD(cuMemFreeAsync_ptsz, address, stream) : code;
+    return code == PRELOAD_ASK_DRIVER ? PRELOAD_FORWARD(cuMemFree_v2, address) : code;
 }
 
 /* ---- what is known of memory
@@ -232,6 +210,8 @@ static void correct(void *data, CUpointer_attribute attribute, const preload_blo
         *(CUdeviceptr *)data = block->address;
     } else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE) {
         *(size_t *)data = block->bytes;
+    } else if (attribute == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE) {
+        *(CUmemoryPool *)data = block->memory_pool;
     }
 }
 
@@ -268,8 +248,9 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
         return PRELOAD_FORWARD(cuIpcGetMemHandle, handle, address);
     }
     if (!atomic_exchange(&said, true)) {
-        cmi_preload_say("cudamempool: pool memory has no CUDA IPC handles; with CUDAMEMPOOL_CONF=backend:malloc this program gets memory "
-                        "that has");
+        cmi_preload_say(
+            "cudamempool: pool memory has no CUDA IPC handles; CUDAMEMPOOL_CONF=bypass:NAME leaves what a library or program of "
+            "that name allocates to the driver, bypass:* all");
     }
     return CUDA_ERROR_NOT_SUPPORTED;
 }
@@ -285,8 +266,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 /* ---- others who need memory
  * --------------------------------------------------------------------------------------------------------------- */
 
-/* Hand idle pages of a device (-1: the current one) back. true: there were some, so it is worth asking again. */
-static bool made_room(CUresult code, int device, size_t bytes)
+bool cmi_preload_made_room(CUresult code, int device, size_t bytes)
 {
     size_t released = 0;
     if (code == CUDA_ERROR_OUT_OF_MEMORY && cmi_preload_enter()) {
@@ -299,45 +279,24 @@ static bool made_room(CUresult code, int device, size_t bytes)
     return released > 0;
 }
 
-/* Once more where a refusal could be turned by room for `bytes` on `device`. */
-#define WITH_ROOM(device, bytes, name, ...)                                                  \
-    do {                                                                                     \
-        CUresult code_ = PRELOAD_FORWARD(name, __VA_ARGS__);                                 \
-        return made_room(code_, device, bytes) ? PRELOAD_FORWARD(name, __VA_ARGS__) : code_; \
-    } while (0)
-
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)
 {
     bool on_device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    WITH_ROOM(on_device ? prop->location.id : -1, bytes, cuMemCreate, handle, bytes, prop, flags);
+    PRELOAD_WITH_ROOM(on_device ? prop->location.id : -1, bytes, cuMemCreate, handle, bytes, prop, flags);
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *address, size_t bytes, unsigned int flags)
 {
-    WITH_ROOM(-1, bytes, cuMemAllocManaged, address, bytes, flags);
-}
-
-CUresult cuMemAllocAsync(CUdeviceptr *address, size_t bytes, CUstream stream)
-{
-    WITH_ROOM(-1, bytes, cuMemAllocAsync, address, bytes, stream);
-}
-
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *address, size_t bytes, CUstream stream)
-{
-    WITH_ROOM(-1, bytes, cuMemAllocAsync_ptsz, address, bytes, stream);
-}
-
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-    WITH_ROOM(-1, bytes, cuMemAllocFromPoolAsync, address, bytes, pool, stream);
-}
-
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-    WITH_ROOM(-1, bytes, cuMemAllocFromPoolAsync_ptsz, address, bytes, pool, stream);
+    PRELOAD_WITH_ROOM(-1, bytes, cuMemAllocManaged, address, bytes, flags);
 }
 
 /* How much an array needs is the driver's secret, so all that is idle goes. */
-CUresult cuArrayCreate_v2(CUarray *array, const void *descriptor) { WITH_ROOM(-1, SIZE_MAX / 2, cuArrayCreate_v2, array, descriptor); }
+CUresult cuArrayCreate_v2(CUarray *array, const void *descriptor)
+{
+    PRELOAD_WITH_ROOM(-1, SIZE_MAX / 2, cuArrayCreate_v2, array, descriptor);
+}
 
-CUresult cuArray3DCreate_v2(CUarray *array, const void *descriptor) { WITH_ROOM(-1, SIZE_MAX / 2, cuArray3DCreate_v2, array, descriptor); }
+CUresult cuArray3DCreate_v2(CUarray *array, const void *descriptor)
+{
+    PRELOAD_WITH_ROOM(-1, SIZE_MAX / 2, cuArray3DCreate_v2, array, descriptor);
+}

@@ -28,12 +28,21 @@ typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
 typedef struct CUgraphEdgeData_st CUgraphEdgeData;
 typedef struct CUipcMemHandle_st CUipcMemHandle;
+typedef struct CUmemLocation {
+    int type, id;
+} CUmemLocation;
 typedef struct CUmemAllocationProp { /* its beginning */
     int type, handle_types;
-    struct {
-        int type, id;
-    } location;
+    CUmemLocation location;
 } CUmemAllocationProp;
+typedef struct CUmemPoolProps { /* its beginning */
+    int type, handle_types;
+    CUmemLocation location;
+} CUmemPoolProps;
+typedef struct CUmemAccessDesc {
+    CUmemLocation location;
+    int flags;
+} CUmemAccessDesc;
 
 enum {
     CUDA_SUCCESS = 0,
@@ -49,6 +58,7 @@ enum {
     CU_POINTER_ATTRIBUTE_CONTEXT = 1,
     CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
     CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+    CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
 };
 
 /* ---- the driver's own functions (driver.c) ------------------------------------------------------------------------------------------- */
@@ -99,6 +109,10 @@ void cmi_preload_say(const char *format, ...) __attribute__((format(printf, 1, 2
 /* The option free_sync, from CUDAMEMPOOL_CONF. */
 typedef enum preload_free_sync { PRELOAD_FREE_EVENT, PRELOAD_FREE_HOST, PRELOAD_FREE_NONE } preload_free_sync;
 preload_free_sync cmi_preload_free_sync(void);
+/* The option async: whether requests in the order of a stream are the pool's to serve. */
+bool cmi_preload_async_from_pool(void);
+/* The value of the last setting with the key in CUDAMEMPOOL_CONF, not terminated; NULL: there is none. */
+const char *cmi_preload_setting(const char *key, size_t *length);
 /* The pool's answer in the driver's words. A refusal is kept for the report. */
 CUresult cmi_preload_code(cmpool_status status);
 /* What the pool said when it last refused for want of memory; false: it never did. */
@@ -107,14 +121,22 @@ bool cmi_preload_last_refusal(cmpool_error *error);
 void *cmi_preload_map(size_t bytes);
 void cmi_preload_unmap(void *memory, size_t bytes);
 
+/* ---- who asks (callers.c) --------------------------------------------------------------------------------------------------------- */
+
+/* Whether the options bypass and share name the library that a call returns to. */
+typedef enum preload_caller { PRELOAD_CALLER_ANY, PRELOAD_CALLER_BYPASS, PRELOAD_CALLER_SHARE } preload_caller;
+preload_caller cmi_preload_caller(const void *caller, size_t bytes);
+
 /* ---- live blocks (blocks.c)
  * ---------------------------------------------------------------------------------------------------------------- */
 
 typedef struct preload_block {
-    uint64_t address; /* 0: empty */
-    uint64_t bytes;   /* as asked for */
-    CUcontext context;
+    uint64_t address;         /* 0: empty */
+    uint64_t bytes;           /* as asked for */
+    CUcontext context;        /* NULL: it is of none, since it was asked for in the order of a stream */
+    CUmemoryPool memory_pool; /* what the driver would have taken such memory from */
     int device;
+    bool in_order; /* asked for in the order of a stream */
 } preload_block;
 
 /* false: no host memory. */
@@ -126,6 +148,35 @@ bool cmi_preload_block_take(uint64_t address, preload_block *block);
 bool cmi_preload_block_take_any(int device, CUcontext context, preload_block *block);
 /* Whether a device has blocks of another context. */
 bool cmi_preload_block_others(int device, CUcontext context);
+
+/* ---- memory (memory.c) ----------------------------------------------------------------------------------------------------------------
+ */
+
+/* Not a code: the pool could not be asked, or must not answer. */
+enum { PRELOAD_ASK_DRIVER = -1 };
+
+/* The driver's code for the pool's answer, or PRELOAD_ASK_DRIVER. */
+CUresult cmi_preload_answer(cmpool_status status);
+/* Make a block that the pool gave known, and hand it to the program. */
+CUresult cmi_preload_hand_out(cmpool_t pool, const preload_block *block, CUdeviceptr *address);
+/* Take a block back, on a stream if `ordered`. */
+CUresult cmi_preload_give_back(CUdeviceptr address, bool ordered, CUstream stream);
+/* Hand idle pages of a device (-1: the current one) back if the driver's refusal could be turned that way. true: it is worth asking again.
+ */
+bool cmi_preload_made_room(CUresult code, int device, size_t bytes);
+
+/* Return what the driver says, when asked once more if room for `bytes` on `device` could be made. */
+#define PRELOAD_WITH_ROOM(device, bytes, name, ...)                                                      \
+    do {                                                                                                 \
+        CUresult code_ = PRELOAD_FORWARD(name, __VA_ARGS__);                                             \
+        return cmi_preload_made_room(code_, device, bytes) ? PRELOAD_FORWARD(name, __VA_ARGS__) : code_; \
+    } while (0)
+
+/* ---- streams (streams.c) --------------------------------------------------------------------------------------------------------------
+ */
+
+/* The device of a stream. per_thread: its 0 is the thread's own. false: not known, or the stream is captured. */
+bool cmi_preload_stream_device(CUstream stream, bool per_thread, int *device);
 
 /* ---- contexts (contexts.c) --------------------------------------------------------------------------------------------------------- */
 

@@ -14,6 +14,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define CMPOOL_OPTION(key, kind, value, low, high, help)
+#include <cudamempool/options.def> /* for the words of the choices */
+#undef CMPOOL_OPTION
+
 static __thread unsigned depth __attribute__((tls_model("initial-exec")));
 static _Atomic bool in_child, watching;
 static pthread_mutex_t refusal_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -92,12 +96,10 @@ CUresult cmi_preload_code(cmpool_status status)
     }
 }
 
-/* The value of the last setting with the key, as the pool's own parser takes it; *length 0: there is none. */
-static const char *setting(const char *conf, const char *key, size_t *length)
+const char *cmi_preload_setting(const char *key, size_t *length)
 {
-    const char *found = NULL;
-    *length = 0;
-    while (conf && *conf) {
+    const char *found = NULL, *conf = getenv("CUDAMEMPOOL_CONF");
+    while (conf && *conf) { /* as the pool's own parser reads it */
         conf += strspn(conf, " \t,");
         size_t end = strcspn(conf, ","), word = strcspn(conf, ": \t,");
         const char *value = conf + word + strspn(conf + word, " \t");
@@ -110,23 +112,36 @@ static const char *setting(const char *conf, const char *key, size_t *length)
     return found;
 }
 
-preload_free_sync cmi_preload_free_sync(void)
+/* The position of an option's value among its words, "a|b|c"; what is not among them is the first. */
+static int choice(_Atomic int *known, const char *key, const char *words)
 {
-    static const char *const words[] = {"event", "host", "none"};
-    static _Atomic int known; /* 1 + the answer */
-    int answer = atomic_load_explicit(&known, memory_order_relaxed);
+    int answer = atomic_load_explicit(known, memory_order_relaxed); /* 1 + the position */
     if (!answer) {
         size_t length;
-        const char *value = setting(getenv("CUDAMEMPOOL_CONF"), "free_sync", &length);
-        answer = 1 + PRELOAD_FREE_EVENT;
-        for (int i = 0; value && i < 3; i++) {
-            if (length == strlen(words[i]) && strncmp(value, words[i], length) == 0) {
-                answer = 1 + i;
+        const char *value = cmi_preload_setting(key, &length);
+        answer = 1;
+        for (int i = 1; value && *words; i++) {
+            size_t word = strcspn(words, "|");
+            if (length == word && strncmp(value, words, word) == 0) {
+                answer = i;
             }
+            words += word + (words[word] == '|');
         }
-        atomic_store_explicit(&known, answer, memory_order_relaxed);
+        atomic_store_explicit(known, answer, memory_order_relaxed);
     }
-    return (preload_free_sync)(answer - 1);
+    return answer - 1;
+}
+
+preload_free_sync cmi_preload_free_sync(void)
+{
+    static _Atomic int known;
+    return (preload_free_sync)choice(&known, "free_sync", CMPOOL_CHOICES_free_sync);
+}
+
+bool cmi_preload_async_from_pool(void)
+{
+    static _Atomic int known;
+    return choice(&known, "async", CMPOOL_CHOICES_async) == 1;
 }
 
 void *cmi_preload_map(size_t bytes)

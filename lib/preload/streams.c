@@ -32,6 +32,22 @@ static CUcontext context_of(const stream_form *form, CUstream stream)
     return form->context && form->context(stream, &context) == CUDA_SUCCESS ? context : NULL;
 }
 
+bool cmi_preload_stream_device(CUstream stream, bool per_thread, int *device)
+{
+    stream_form form = form_of(per_thread);
+    CUcontext here;
+    preload_context known;
+    if (!cmi_preload_here(&here, device) || (cmi_preload_capture_is_live() && is_capturing(&form, stream))) {
+        return false;
+    }
+    CUcontext context = context_of(&form, stream);
+    if (context != here && !cmi_preload_context_find(context, &known)) {
+        return false;
+    }
+    *device = context == here ? *device : known.device;
+    return true;
+}
+
 /* ---- captures ---------------------------------------------------------------------------------------------------------------------------
  */
 

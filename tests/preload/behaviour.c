@@ -489,16 +489,16 @@ static int behave_fork(void)
  * ----------------------------------------------------------------------------------------------------------------------------- */
 
 /* Two streams that never wait for each other or for the host; each block is used on one of them and freed at once. */
-static int behave_steady(void)
+static int steady(int rounds)
 {
     static const size_t sizes[] = {600, 5000, 70000, MIB, 3 * MIB};
-    enum { ROUNDS = 100000, WARM = 2000 };
+    enum { WARM = 2000 };
     CUstream streams[2];
     unsigned long long memory = 0, waits = 0;
     for (int i = 0; i < 2; i++) {
         MUST(cu->cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
     }
-    for (int i = 0; i < ROUNDS; i++) {
+    for (int i = 0; i < rounds; i++) {
         CUdeviceptr address;
         size_t bytes = sizes[i % 5];
         if (i == WARM) {
@@ -514,6 +514,9 @@ static int behave_steady(void)
     printf("# order calls %llu\n", (unsigned long long)panel.calls(SIMCUDA_ORDER));
     return 0;
 }
+
+static int behave_steady(void) { return steady(100000); }
+static int behave_steady_short(void) { return steady(10000); }
 
 /* ---- threads, and ends without waiting
  * ------------------------------------------------------------------------------------------------------ */
@@ -533,7 +536,7 @@ static void *work(void *argument)
     CUstream stream = NULL;
     self->failures += cu->cuCtxSetCurrent(primary) != 0;
     self->failures += cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) != 0;
-    for (int i = 0; i < 4000; i++) {
+    for (int i = 0; i < 2000; i++) {
         unsigned place = (unsigned)rand_r(&self->seed) % 64;
         CUdeviceptr fresh = 0;
         size_t bytes = (size_t)512 << rand_r(&self->seed) % 11;
@@ -627,6 +630,104 @@ static int behave_ordered(void)
     return 0;
 }
 
+/* ---- memory in the order of a stream, and memory pools
+ * ------------------------------------------------------------------------------------- */
+
+static int ask_of_ordered(CUdeviceptr address, CUmemoryPool expected)
+{
+    CUcontext context = primary;
+    CUmemoryPool pool = NULL;
+    CUdeviceptr base = 0;
+    size_t bytes = 0;
+    SAY(cu->cuMemGetAddressRange(&base, &bytes, address + 100));
+    printf("base %d, bytes %zu\n", base == address, bytes);
+    SAY(cu->cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address));
+    SAY(cu->cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, address));
+    printf("no context %d, its pool %d\n", context == NULL, pool == expected);
+    return 0;
+}
+
+static int use_pool(CUmemoryPool pool, CUmemoryPool preset, CUstream first, CUstream second)
+{
+    CUdeviceptr block;
+    SAY(cu->cuMemAllocFromPoolAsync(&block, 3 * MIB, pool, first));
+    ask_of_ordered(block, pool);
+    SAY(panel.touch(first, block, 3 * MIB, 1));
+    SAY(cu->cuMemFreeAsync(block, first));
+    SAY(cu->cuMemFreeAsync(block, first));
+    SAY(cu->cuMemAllocFromPoolAsync(&block, 5120, preset, second));
+    ask_of_ordered(block, preset);
+    SAY(cu->cuStreamSynchronize(second));
+    SAY(cu->cuMemFree(block));
+    SAY(cu->cuMemFree(block));
+    SAY(cu->cuMemAllocFromPoolAsync(&block, 0, pool, first));
+    SAY(cu->cuMemAllocFromPoolAsync(&block, 512, NULL, first));
+    SAY(cu->cuMemAllocAsync(NULL, 512, first));
+    SAY(cu->cuMemAllocAsync(&block, (size_t)1 << 40, first));
+    return 0;
+}
+
+/* Memory that a graph owns. */
+static int capture_ordered(CUstream stream)
+{
+    CUdeviceptr block;
+    CUgraph graph = NULL;
+    CUgraphExec exec;
+    SAY(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    SAY(cu->cuMemAllocAsync(&block, MIB, stream));
+    SAY(panel.touch(stream, block, MIB, 1));
+    SAY(cu->cuMemFreeAsync(block, stream));
+    SAY(cu->cuStreamEndCapture(stream, &graph));
+    SAY(cu->cuGraphInstantiateWithFlags(&exec, graph, 0));
+    SAY(cu->cuGraphLaunch(exec, stream));
+    SAY(cu->cuStreamSynchronize(stream));
+    SAY(cu->cuGraphExecDestroy(exec));
+    SAY(cu->cuGraphDestroy(graph));
+    return 0;
+}
+
+static int behave_async(void)
+{
+    CUmemPoolProps props = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemAccessDesc access = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemoryPool pool, preset;
+    CUstream streams[2], other;
+    CUcontext second;
+    CUdeviceptr block;
+    for (int i = 0; i < 2; i++) {
+        MUST(cu->cuStreamCreate(&streams[i], CU_STREAM_NON_BLOCKING));
+    }
+    MUST(cu->cuDeviceGetDefaultMemPool(&preset, 0));
+    MUST(cu->cuMemPoolCreate(&pool, &props));
+    MUST(use_pool(pool, preset, streams[0], streams[1]));
+    MUST(capture_ordered(streams[0]));
+    for (int i = 0; i < 300; i++) { /* each stream reuses its own at once, the other's behind it */
+        size_t bytes = (size_t)(1 + i % 7) * MIB;
+        MUST(cu->cuMemAllocAsync(&block, bytes, streams[i / 3 % 2]));
+        MUST(panel.touch(streams[i / 3 % 2], block, bytes, 1));
+        MUST(cu->cuMemFreeAsync(block, streams[i / 3 % 2]));
+    }
+    /* another device uses it */
+    SAY(cu->cuMemPoolSetAccess(pool, &access, 1));
+    SAY(cu->cuMemAllocFromPoolAsync(&block, MIB, pool, streams[0]));
+    SAY(cu->cuStreamSynchronize(streams[0]));
+    MUST(cu->cuDevicePrimaryCtxRetain(&second, 1));
+    MUST(cu->cuCtxSetCurrent(second));
+    MUST(cu->cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    SAY(panel.touch(other, block, MIB, 1));
+    SAY(cu->cuStreamSynchronize(other));
+    MUST(cu->cuCtxSetCurrent(primary));
+    SAY(cu->cuMemPoolTrimTo(pool, 0));
+    SAY(cu->cuMemPoolDestroy(pool)); /* the block lives on */
+    SAY(cu->cuMemFreeAsync(block, streams[0]));
+    for (int i = 0; i < 2; i++) {
+        SAY(cu->cuStreamDestroy(streams[i]));
+    }
+    printf("# ordered requests %llu\n",
+           (unsigned long long)(panel.calls_of("cuMemAllocAsync") + panel.calls_of("cuMemAllocFromPoolAsync")));
+    return 0;
+}
+
 static const struct {
     const char *name;
     int (*behave)(void);
@@ -646,9 +747,11 @@ static const struct {
     {"exit", behave_exit},
     {"fork", behave_fork},
     {"steady", behave_steady},
+    {"steady_short", behave_steady_short},
     {"threads", behave_threads},
     {"ends", behave_ends},
     {"ordered", behave_ordered},
+    {"async", behave_async},
 };
 
 int client_behave(const client_driver *driver, const char *behaviour)

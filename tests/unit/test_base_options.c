@@ -152,6 +152,10 @@ static void good_settings_are_applied(void **state)
     assert_int_equal(options.idle_release, 90);
     assert_int_equal(parse(&options, "stream_check:slow", NULL, 0), 0);
     assert_int_equal(options.stream_check, CMI_STREAM_CHECK_SLOW);
+    cmi_options plain;
+    parse(&plain, NULL, NULL, 0);
+    assert_int_equal(parse(&options, "bypass:libnccl+libucx*+lib_a-1.2, bypass : ,bypass:*", NULL, 0), 0);
+    assert_memory_equal(&options, &plain, sizeof plain); /* a list has no field */
     assert_int_equal(parse(&options, "stream_check:off,pending:grow,backend:vmm", NULL, 0), 0);
     assert_int_equal(options.stream_check, CMI_STREAM_CHECK_OFF);
 }
