@@ -63,7 +63,8 @@ typedef struct cmpool_config {
  * config NULL means device 0 and the options of CUDAMEMPOOL_CONF.
  * Returns OK, INVALID_ARGUMENT (pool NULL, bad struct_size, device or peers), BAD_OPTION (only with strict:true),
  * DRIVER_MISSING, UNSUPPORTED (no virtual memory management; a page_size other than that of the device's first pool),
- * OUT_OF_DEVICE_MEMORY (no room for the device's own context), OUT_OF_HOST_MEMORY, OUT_OF_ADDRESSES, DRIVER, SHUTTING_DOWN, FORKED.
+ * OUT_OF_DEVICE_MEMORY (no room for the device's own context), OUT_OF_HOST_MEMORY, OUT_OF_ADDRESSES, DRIVER, SHUTTING_DOWN, FORKED,
+ * DEVICE_LOST (the device was reset under pools that are still there: destroy them first).
  */
 CMPOOL_API cmpool_status cmpool_create(cmpool_t *pool, const cmpool_config *config);
 
@@ -98,7 +99,8 @@ typedef struct cmpool_request {
  * Take a block of at least `bytes` bytes, aligned to 512, for use on `stream` from now on.
  * bytes 0 gives OK and *ptr = NULL. On failure *ptr is NULL and no block is lost or changed.
  * Returns OK, INVALID_ARGUMENT (ptr NULL, bytes above 2^47), INVALID_POOL, OUT_OF_DEVICE_MEMORY, LIMIT, OUT_OF_HOST_MEMORY,
- * OUT_OF_ADDRESSES, MAPPING_CEILING, DRIVER, SHUTTING_DOWN, CAPTURE, FORKED, DEVICE_LOST.
+ * OUT_OF_ADDRESSES, MAPPING_CEILING, DRIVER, SHUTTING_DOWN, CAPTURE, FORKED, DEVICE_LOST (the device's
+ * primary context was reset or destroyed: nothing is handed out from then on; blocks can be freed, the pools destroyed and new ones made).
  */
 CMPOOL_API cmpool_status cmpool_malloc(cmpool_t pool, void **ptr, size_t bytes, cmpool_stream stream);
 

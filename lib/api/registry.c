@@ -224,16 +224,19 @@ static cmpool_status prepare_device(cmi_device *device, int ordinal, const cmi_o
     if (!device->store) {
         return cmi_device_open(device, ordinal, options, peers, peer_count);
     }
+    cmi_lock_acquire(&device->lock);
+    cmpool_status status = device->lost ? cmi_device_ask_lost(device) : CMPOOL_OK;
+    cmi_lock_release(&device->lock);
+    if (status != CMPOOL_OK) { /* its pools have to end first */
+        return status;
+    }
     if (options->page_size && options->page_size != device->page_bytes) {
         return CMPOOL_ERR_UNSUPPORTED; /* pages go from pool to pool, so they are of one length */
     }
-    for (unsigned i = 0; i < peer_count; i++) {
-        cmpool_status status = cmi_device_add_peer(device, peers[i]);
-        if (status != CMPOOL_OK) {
-            return status;
-        }
+    for (unsigned i = 0; i < peer_count && status == CMPOOL_OK; i++) {
+        status = cmi_device_add_peer(device, peers[i]);
     }
-    return CMPOOL_OK;
+    return status;
 }
 
 static cmpool_status create(cmpool_t *handle, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count)

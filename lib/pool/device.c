@@ -4,6 +4,55 @@
  */
 #include "pool/pool.h"
 
+/* ---- has the primary context gone? -------------------------------------------------------------- */
+
+/* In the context. Without a witness only a driver that refuses the context tells. */
+static void make_witness(cmi_device *device)
+{
+    const cmi_driver *driver = device->driver;
+    device->witness = NULL;
+    if (!driver->StreamGetId || driver->StreamCreate(&device->witness, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
+        return; /* where it was made all the same it stays with the context */
+    }
+    unsigned long long id;
+    if (driver->StreamGetId(device->witness, &id) == CUDA_SUCCESS) {
+        device->witness_id = id;
+    } else {
+        (void)driver->StreamDestroy(device->witness);
+        device->witness = NULL;
+    }
+}
+
+/* In the context. Its handle may be another stream's by now. */
+static void end_witness(cmi_device *device)
+{
+    unsigned long long id;
+    if (device->witness && device->driver->StreamGetId(device->witness, &id) == CUDA_SUCCESS && id == device->witness_id) {
+        (void)device->driver->StreamDestroy(device->witness);
+    }
+    device->witness = NULL;
+}
+
+cmpool_status cmi_device_ask_lost(cmi_device *device)
+{
+    CUresult code = CUDA_SUCCESS;
+    unsigned long long id = device->witness_id;
+    cmi_call call;
+    cmpool_status status = cmi_device_call_begin(device, &call, 0);
+    if (status == CMPOOL_OK) {
+        code = device->witness ? device->driver->StreamGetId(device->witness, &id) : CUDA_SUCCESS;
+        cmi_device_call_end(device, &call);
+        (void)cmi_driver_status("cuStreamGetId", code);
+    } else if (status == CMPOOL_ERR_DEVICE_LOST) { /* it cannot even be entered */
+        code = (CUresult)cmi_error_detail()->driver_code;
+    }
+    bool gone = code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_CONTEXT_IS_DESTROYED || code == CUDA_ERROR_INVALID_CONTEXT;
+    device->lost = gone || (code == CUDA_SUCCESS && id != device->witness_id);
+    return device->lost ? CMPOOL_ERR_DEVICE_LOST : CMPOOL_OK;
+}
+
+/* ---- open and close ----------------------------------------------------------------------------- */
+
 static cmpool_status open_store(cmi_device *device, const cmi_options *options, const int *peers, unsigned peer_count)
 {
     cmi_driver_scope scope;
@@ -28,6 +77,7 @@ static cmpool_status open_store(cmi_device *device, const cmi_options *options, 
     }
     if (status == CMPOOL_OK) {
         cmi_returns_register(device);
+        make_witness(device);
     }
     cmi_driver_leave(&scope);
     if (status == CMPOOL_OK) {
@@ -101,6 +151,7 @@ cmpool_status cmi_device_close(cmi_device *device)
     cmi_driver_scope scope;
     cmpool_status status = cmi_driver_enter(&scope, device->driver, device->primary);
     cmi_returns_unregister(device);
+    end_witness(device);
     unsigned stranded = cmi_store_close(device->store); /* frees the records even where the driver is gone */
     if (status == CMPOOL_OK) {
         cmi_driver_leave(&scope);

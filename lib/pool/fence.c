@@ -65,6 +65,13 @@ static bool has_gone(cmi_device *device, uint32_t context, cmpool_status status)
     return true;
 }
 
+/* Whether a failed call on an event of the primary context may mean that the context has gone. */
+static bool is_suspect(uint32_t context, CUresult code)
+{
+    return context == 0 &&
+           (code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_CONTEXT_IS_DESTROYED || code == CUDA_ERROR_INVALID_CONTEXT);
+}
+
 /* Take fences out that are marked done and that nobody is using. */
 void cmi_fence_sweep(cmi_device *device)
 {
@@ -174,6 +181,9 @@ static cmpool_status record(cmi_device *device, cmi_pool *pool, uint32_t stream,
         cmi_fence_sweep(device);
         return CMPOOL_OK;
     }
+    if (is_suspect(context, code)) {
+        (void)cmi_device_ask_lost(device);
+    }
     if (event && code == CUDA_ERROR_INVALID_HANDLE) {
         destroy_event(device, event);
         forget_spares(device);
@@ -262,6 +272,7 @@ cmpool_status cmi_fence_poll(cmi_device *device, cmi_pool *pool)
         return CMPOOL_OK;
     }
     cmi_call call;
+    bool suspect = false;
     cmpool_status status = cmi_capture_barred_begin(device, &call, 0);
     if (status == CMPOOL_OK) {
         for (uint32_t i = 0; i < count; i++) {
@@ -276,6 +287,7 @@ cmpool_status cmi_fence_poll(cmi_device *device, cmi_pool *pool)
                 queries[i].ready = code == CUDA_SUCCESS || CMI_MUTATION(DONE_BEFORE_READY);
                 if (code != CUDA_SUCCESS && code != CUDA_ERROR_NOT_READY) {
                     status = cmi_driver_status("cuEventQuery", code); /* not reusable, and worth telling */
+                    suspect = suspect || is_suspect(queries[i].context, code);
                 }
             }
         }
@@ -287,6 +299,9 @@ cmpool_status cmi_fence_poll(cmi_device *device, cmi_pool *pool)
         if (queries[i].ready) {
             note_done(device, queries[i].stream, queries[i].context, queries[i].ticket);
         }
+    }
+    if (suspect) {
+        (void)cmi_device_ask_lost(device);
     }
     cmi_fence_sweep(device);
     return status;

@@ -241,6 +241,10 @@ static outcome climb_once(climb *c, cmi_block_id *block, cmpool_status *status)
     if (*block) {
         return PLAN_DONE;
     }
+    *status = cmi_device_ask_lost(pool->device); /* what follows costs far more than the question */
+    if (*status != CMPOOL_OK) {
+        return PLAN_FAILED;
+    }
     outcome made = climb_middle(c, block, status);
     if (made == PLAN_SHORT) {
         made = climb_others(c, block, status);

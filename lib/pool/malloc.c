@@ -172,6 +172,9 @@ static cmpool_status malloc_small(cmi_pool *pool, cmi_ask *ask, uint64_t *addres
 
 cmpool_status cmi_pool_malloc(cmi_pool *pool, cmi_ask *ask, uint64_t *address)
 {
+    if (pool->device->lost && cmi_device_ask_lost(pool->device) != CMPOOL_OK) {
+        return CMPOOL_ERR_DEVICE_LOST;
+    }
     if (!cmi_pool_make_ready(pool)) {
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }

@@ -122,7 +122,9 @@ typedef struct cmi_device {
     uint64_t landings;  /* counts the ends of driver calls: did another thread do anything meanwhile? */
     bool full;          /* the driver refused a page; asked again now and then, and before any refusal */
     uint32_t slow_since_full;
-    bool lost; /* context or driver gone */
+    CUstream witness; /* never used: it dies with the primary context, and no stream gets its id again. NULL: drivers without ids */
+    uint64_t witness_id;
+    bool lost; /* the primary context is gone; asked again at each request */
     uint64_t unretired_streams;
 
     uint32_t idle_pools;           /* pools that give back what is idle for long */
@@ -178,6 +180,9 @@ struct cmi_pool {
 cmpool_status cmi_device_open(cmi_device *device, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count);
 /* Release both; the record stays and can be opened again. Registry lock held, device lock not, no pool left. */
 cmpool_status cmi_device_close(cmi_device *device);
+/* Has the primary context gone, and all that was made in it? Asks the driver, so only where there is a reason to; drops and retakes the
+ * lock. DEVICE_LOST (noted: nothing is handed out until the answer is another one) or OK. */
+cmpool_status cmi_device_ask_lost(cmi_device *device);
 /* Let another device reach the memory of all pools, what is mapped included. Registry lock held, device lock not. */
 cmpool_status cmi_device_add_peer(cmi_device *device, int peer);
 /* Around driver calls: drops the lock and enters the driver with the given context (0: the primary one); and back. begin returns a

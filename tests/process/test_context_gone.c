@@ -1,6 +1,7 @@
 /*
- * The primary context reset underneath the pool: no crash, a status that says so where something is lost, structures that stay sound, a
- * pool that can be ended, and a fresh one that works. A context of the program's own destroyed: its work is over, and the pool goes on.
+ * The primary context reset underneath the pool: no crash, DEVICE_LOST once it is noticed and nothing handed out from then on, structures
+ * that stay sound, a pool that can be ended, and a fresh one that works. A context of the program's own destroyed: its work is over, and
+ * the pool goes on.
  */
 #include "life.h"
 
@@ -65,6 +66,29 @@ static void go_on(cmpool_t pool, void **blocks, int count)
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_stats_get(pool, &stats));
 }
 
+/* Requests that the pool cannot serve from what it knows to be done find out; then none is served, whatever it is. */
+static void it_is_lost(cmpool_t pool)
+{
+    void *more = NULL;
+    cmpool_status status = CMPOOL_OK;
+    void *found[8];
+    int count = 0;
+    while (count < 8 && (status = cmpool_malloc(pool, &found[count], 12 * MIB, NULL)) == CMPOOL_OK)
+        count++;
+    assert_int_equal(status, CMPOOL_ERR_DEVICE_LOST);
+    assert_int_equal(cmpool_last_error()->status, CMPOOL_ERR_DEVICE_LOST);
+    cmpool_t another = 0;
+    GIVES(CMPOOL_ERR_DEVICE_LOST, cmpool_malloc(pool, &more, 300, NULL));
+    assert_null(more);
+    GIVES(CMPOOL_ERR_DEVICE_LOST, cmpool_malloc_unordered(pool, &more, 5 * MIB));
+    GIVES(CMPOOL_ERR_DEVICE_LOST, cmpool_reserve(pool, 60 * MIB));
+    GIVES(CMPOOL_ERR_DEVICE_LOST, cmpool_create(&another, NULL));
+    assert_int_equal(another, 0);
+    while (count)
+        DONE(cmpool_free(pool, found[--count], NULL));
+    DONE(cmpool_validate(pool, NULL));
+}
+
 static void nothing_is_left(void)
 {
     simcuda_census census = sim_test_census();
@@ -99,9 +123,37 @@ static void the_primary_context_is_reset(void **state)
         void *blocks[3];
         cmpool_t pool = busy_pool(blocks, streams);
         OK(cuDevicePrimaryCtxReset_v2(0));
+        it_is_lost(pool);
         go_on(pool, blocks, 3);
         a_fresh_pool_works();
         nothing_is_left();
+    }
+}
+
+/* A driver that calls the context destroyed is believed for as long as it says so. */
+static void lost_and_found(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        CUcontext primary = sim_test_start(orders[i]);
+        CUstream streams[3] = {sim_test_stream(), sim_test_stream(), sim_test_stream()};
+        void *blocks[3], *more;
+        cmpool_t pool = busy_pool(blocks, streams);
+        assert_true(panel.plan_failure("*", 1, 0, CUDA_ERROR_CONTEXT_IS_DESTROYED, SIMCUDA_BEFORE) >= 0);
+        it_is_lost(pool);
+        for (int k = 0; k < 2; k++)
+            DONE(cmpool_free(pool, blocks[k], streams[k]));
+        panel.fail_clear();
+        OK(cuCtxSetCurrent(primary));
+        DONE(cmpool_malloc(pool, &more, 40 * MIB, streams[0]));
+        OK(panel.touch(streams[0], (uint64_t)(uintptr_t)more, 40 * MIB, 1));
+        DONE(cmpool_free(pool, more, streams[0]));
+        DONE(cmpool_free(pool, blocks[2], streams[2]));
+        DONE(cmpool_validate(pool, NULL));
+        DONE(cmpool_destroy(pool));
+        nothing_is_left();
+        if (panel.finding_text(0))
+            fail_msg("%s", panel.finding_text(0));
     }
 }
 
@@ -136,6 +188,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_primary_context_is_reset),
+        cmocka_unit_test(lost_and_found),
         cmocka_unit_test(a_context_of_the_program_is_destroyed),
     };
     return cmocka_run_group_tests(tests, sim_test_open, NULL);
