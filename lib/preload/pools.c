@@ -84,6 +84,9 @@ void cmi_preload_pool_void(int device)
         while (cmi_preload_block_take_any(device, NULL, &block)) {
             (void)cmpool_free_unordered(pool, (void *)(uintptr_t)block.address);
         }
+        if (i == 0) {
+            cmi_preload_report_ended(device, pool);
+        }
         status = cmpool_destroy(pool);
         if (status != CMPOOL_OK) {
             sched_yield(); /* another thread is on its way out of it */

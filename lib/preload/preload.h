@@ -115,8 +115,6 @@ bool cmi_preload_async_from_pool(void);
 const char *cmi_preload_setting(const char *key, size_t *length);
 /* The pool's answer in the driver's words. A refusal is kept for the report. */
 CUresult cmi_preload_code(cmpool_status status);
-/* What the pool said when it last refused for want of memory; false: it never did. */
-bool cmi_preload_last_refusal(cmpool_error *error);
 /* Memory for this library's own tables, zeroed; NULL where there is none. */
 void *cmi_preload_map(size_t bytes);
 void cmi_preload_unmap(void *memory, size_t bytes);
@@ -126,6 +124,13 @@ void cmi_preload_unmap(void *memory, size_t bytes);
 /* Whether the options bypass and share name the library that a call returns to. */
 typedef enum preload_caller { PRELOAD_CALLER_ANY, PRELOAD_CALLER_BYPASS, PRELOAD_CALLER_SHARE } preload_caller;
 preload_caller cmi_preload_caller(const void *caller, size_t bytes);
+
+/* ---- the report (report.c) --------------------------------------------------------------------------------------------------------- */
+
+/* A request was refused for want of memory; error is the thread's last one. */
+void cmi_preload_report_refusal(const cmpool_error *error);
+/* The pool of a device is about to be destroyed: its figures are kept. */
+void cmi_preload_report_ended(int device, cmpool_t pool);
 
 /* ---- live blocks (blocks.c)
  * ---------------------------------------------------------------------------------------------------------------- */

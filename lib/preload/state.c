@@ -1,6 +1,6 @@
 /*
  * What every replacement begins and ends with, and small services of this library. Owns the mark of threads that are inside and the one
- * of a fork's child, both read without a lock, and the last refusal under its own. Called by all files of lib/preload.
+ * of a fork's child, both read without a lock. Called by all files of lib/preload.
  */
 #include "preload/preload.h"
 
@@ -20,8 +20,6 @@
 
 static __thread unsigned depth __attribute__((tls_model("initial-exec")));
 static _Atomic bool in_child, watching;
-static pthread_mutex_t refusal_lock = PTHREAD_MUTEX_INITIALIZER;
-static cmpool_error last_refusal;
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
 /* The child of a fork has the parent's tables but not its device; locks may be held by threads that it does not have. */
@@ -62,14 +60,6 @@ void cmi_preload_say(const char *format, ...)
     errno = kept;
 }
 
-bool cmi_preload_last_refusal(cmpool_error *error)
-{
-    pthread_mutex_lock(&refusal_lock);
-    *error = last_refusal;
-    pthread_mutex_unlock(&refusal_lock);
-    return error->status != CMPOOL_OK;
-}
-
 CUresult cmi_preload_code(cmpool_status status)
 {
     switch (status) {
@@ -80,9 +70,7 @@ CUresult cmi_preload_code(cmpool_status status)
     case CMPOOL_ERR_OUT_OF_HOST_MEMORY:
     case CMPOOL_ERR_OUT_OF_ADDRESSES:
     case CMPOOL_ERR_MAPPING_CEILING:
-        pthread_mutex_lock(&refusal_lock);
-        last_refusal = *cmpool_last_error();
-        pthread_mutex_unlock(&refusal_lock);
+        cmi_preload_report_refusal(cmpool_last_error());
         return CUDA_ERROR_OUT_OF_MEMORY;
     case CMPOOL_ERR_NOT_OURS:
     case CMPOOL_ERR_ALREADY_FREED:

@@ -233,15 +233,35 @@ class Run(unittest.TestCase):
                 lines = [json.loads(line) for line in file]
             self.assertEqual(len(lines), 1)
             self.assertEqual(lines[0]["devices"][0]["allocations"], 4)
-            self.assertIsNone(lines[0]["last_refusal"])
+            self.assertEqual((lines[0]["refusals"], lines[0]["last_refusals"]), (0, []))
 
     def test_refusal_is_in_the_report(self):
         with tempfile.TemporaryDirectory() as folder:
             report = os.path.join(folder, "report.json")
             run([TOOL, "run", "--conf", "limit:32MiB", f"--report={report}", *KINDS["linked"], "malloc"])
             with open(report, encoding="utf-8") as file:
-                refusal = json.loads(file.read())["last_refusal"]
-            self.assertEqual((refusal["bytes"], refusal["limit_bytes"]), (1 << 40, 32 << 20))  # the last of three
+                report = json.loads(file.read())
+            self.assertEqual([refusal["bytes"] for refusal in report["last_refusals"]], [64 << 20, 1 << 40])
+            self.assertEqual([refusal["limit_bytes"] for refusal in report["last_refusals"]], [32 << 20] * 2)
+            self.assertTrue(all(refusal["reason"] and "grow" in refusal["rung_bytes"] for refusal in report["last_refusals"]))
+
+    def test_report_knows_pools_that_ended(self):
+        """A device that is reset loses its pool, not its figures."""
+        with tempfile.TemporaryDirectory() as folder:
+            report = os.path.join(folder, "report.json")
+            run([TOOL, "run", f"--report={report}", *KINDS["linked"], "reset"])
+            with open(report, encoding="utf-8") as file:
+                device = json.loads(file.read())["devices"][0]
+            self.assertEqual((device["allocations"], device["live_bytes"], device["reserved_bytes"] > 0), (11, 0, True))
+            self.assertGreaterEqual(device["peak_live_bytes"], 6 << 20)
+
+    def test_summary(self):
+        """verbose:1 says in one line what was used; without it there is none."""
+        self.assertEqual(run([TOOL, "run", *KINDS["linked"], "info"]).stderr, "")
+        for behaviour in ("info", "contexts"):
+            done = run([TOOL, "run", "--conf", "verbose:1", *KINDS["linked"], behaviour])
+            self.assertRegex(done.stderr, r"^cudamempool: client_linked \(\d+\): device 0: 4 requests, at most \d+\.\d MiB in use and "
+                                          r"\d+\.\d MiB held, 0 refused\n$")
 
     def test_status_and_signals(self):
         self.assertEqual(run([TOOL, "run", "sh", "-c", "exit 42"]).returncode, 42)
