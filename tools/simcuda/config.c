@@ -171,6 +171,7 @@ int simcuda_configure(const char *words, char *error, size_t error_bytes)
     config wanted;
     if (parse(words, &wanted, error, error_bytes) != 0)
         return -1;
+    sim_front_leave();
     uint64_t start = sim_panel_enter();
     now = wanted;
     start_over();
@@ -196,6 +197,7 @@ void sim_config_default(void)
 
 void simcuda_reset(void)
 {
+    sim_front_leave();
     uint64_t start = sim_panel_enter();
     if (sim.configured)
         start_over();

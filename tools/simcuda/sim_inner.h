@@ -50,6 +50,10 @@ void sim_work_drop(sim_lane *lane); /* the queue, undone */
 void sim_progress_reset(void);
 void sim_lane_forget_context(sim_context *context);
 
+/* front.c */
+/* Before the device is replaced: whoever stands in front of the driver is told that its contexts end. No lock may be held. */
+void sim_front_leave(void);
+
 /* operation.c */
 void sim_op_execute(const sim_op *op); /* not callbacks */
 bool sim_gate_is_open(int gate);
