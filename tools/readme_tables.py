@@ -55,12 +55,16 @@ def option_rows():
             allowed, shown = "`true`, `false`", "true" if number else "false"
         elif kind == "RATIO":
             allowed, shown = f"{int(low) / 1e4:g}% to {int(high) / 1e4:g}%", f"{number / 1e4:g}%"
+        elif kind == "EVERY":
+            allowed, shown = "`off`, `all`, `sampled:N`", "off"
+        elif kind == "TEXT":
+            allowed, shown = "a text", "" if number == 0 else default
         elif kind == "SECONDS":
             allowed, shown = f"{low} to {high} seconds", default
         else:
             allowed = "a size" if high == "UINT64_MAX" else f"{low} to {size_text(int(high))}"
             shown = size_text(number)
-        yield f"`{key}`", allowed, f"`{shown}`", help_text
+        yield f"`{key}`", allowed, f"`{shown}`" if shown else "empty", help_text
     yield from (list_row(*entry) for entry in entries("options", "CMPOOL_OPTION_LIST"))
 
 

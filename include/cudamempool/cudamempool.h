@@ -92,7 +92,7 @@ typedef struct cmpool_request {
     size_t alignment;     /* 0 (means 512) or a power of two, at most the pool's page size */
     cmpool_stream stream; /* the stream that uses the block first */
     uint32_t flags;       /* must be 0 */
-    uint32_t tag;         /* any number; shown in snapshots */
+    uint32_t tag;         /* any number below 2^31; shown in snapshots; 0: that of cmpool_tag_push, if any */
 } cmpool_request;
 
 /*
@@ -144,6 +144,15 @@ typedef struct cmpool_block_info {
 
 /* Find the live block that contains ptr (any byte of it), in any pool. Returns OK, INVALID_ARGUMENT, NOT_OURS, ALREADY_FREED. */
 CMPOOL_API cmpool_status cmpool_lookup(const void *ptr, cmpool_block_info *info);
+
+/*
+ * Names for what the calling thread allocates from here on, until the matching pop: they are shown beside its blocks in snapshots and
+ * reports. Names may be nested; a block whose request has a tag of its own keeps that. name is copied, at most 255 bytes of it. A push that
+ * fails needs no pop. push returns OK, INVALID_ARGUMENT (NULL or empty), OUT_OF_HOST_MEMORY (also beyond 65,536 names in the process),
+ * FORKED; pop OK, INVALID_ARGUMENT (nothing was pushed), FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_tag_push(const char *name);
+CMPOOL_API cmpool_status cmpool_tag_pop(void);
 
 /* ---- memory without a stream: cudaMalloc and cudaFree as they are ------------------------------- */
 
@@ -282,6 +291,17 @@ CMPOOL_API const char *cmpool_status_name(cmpool_status status);
 CMPOOL_API const char *cmpool_status_text(cmpool_status status);
 /* "0.1.0" */
 CMPOOL_API const char *cmpool_version(void);
+
+/*
+ * Write all that is known about the memory of every pool in the process, as JSON: layout, holders, what waits for what, history, call
+ * stacks. snapshot.schema.json describes it, snapshot.sample.json is one. Each device is copied in one piece while its pools stand still
+ * for as long as that takes; pools of different devices may have gone on in between. path is made or overwritten; "%p" in it is the
+ * process, "%%" a percent sign. Returns OK, INVALID_ARGUMENT (path NULL, empty, too long or with another '%'; file not open for writing),
+ * FILE (it could not be written; what is there is not complete), OUT_OF_HOST_MEMORY (for the copy; likewise), FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_snapshot_write(const char *path);
+/* The same into an open file descriptor. */
+CMPOOL_API cmpool_status cmpool_snapshot_write_fd(int file);
 
 /* Check every structure of a pool against every other. For tests; slow. Returns OK, INVALID_POOL, or DRIVER with the finding in
  * *finding (static until the next call on the thread; may be NULL). */

@@ -14,6 +14,7 @@ static cmpool_status find_stream(const cmi_entry *entry, cmpool_stream handle, C
 static cmpool_status allocate(cmpool_t pool, void **ptr, const cmpool_request *request)
 {
     cmi_here here = cmi_registry_here(request->stream);
+    uint32_t stack = cmi_stack_here();
     cmi_entry entry;
     cmpool_status status = cmi_registry_enter(pool, &entry);
     if (status != CMPOOL_OK) {
@@ -23,7 +24,8 @@ static cmpool_status allocate(cmpool_t pool, void **ptr, const cmpool_request *r
                    .bytes = cmi_round_up(request->bytes, CMI_UNIT),
                    .owner = entry.owner,
                    .align = request->alignment > CMI_UNIT ? request->alignment : CMI_UNIT,
-                   .tag = request->tag,
+                   .tag = request->tag ? request->tag : cmi_tag_current(),
+                   .stack = stack,
                    .handle = request->stream,
                    .context = cmi_here_on(&here, entry.device)};
     uint64_t address = 0;
@@ -167,7 +169,7 @@ static cmpool_status look_in(cmi_device *device, uint64_t address, cmpool_block_
             *info = (cmpool_block_info){.struct_size = sizeof *info,
                                         .pool = pool->owners[place.owner].generation,
                                         .device = device->ordinal,
-                                        .tag = place.slab ? 0 : cmi_heap_block(&pool->heap, place.block)->tag,
+                                        .tag = cmi_history_of(pool, &place).tag,
                                         .base = (void *)(uintptr_t)place.base,
                                         .usable_bytes = place.bytes,
                                         .requested_bytes = place.requested};

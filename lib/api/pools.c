@@ -44,6 +44,9 @@ cmpool_status cmpool_create(cmpool_t *pool, const cmpool_config *config)
     if (status == CMPOOL_OK && options.backend == CMI_BACKEND_MALLOC) {
         status = CMPOOL_ERR_UNSUPPORTED;
     }
+    if (status == CMPOOL_OK && options.stacks) {
+        cmi_stacks_set((uint32_t)options.stacks);
+    }
     if (status == CMPOOL_OK) {
         status = cmi_registry_create(pool, config->device, &options, config->peers, (unsigned)config->peer_count);
     }

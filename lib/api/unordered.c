@@ -11,13 +11,19 @@ cmpool_status cmpool_malloc_unordered(cmpool_t pool, void **ptr, size_t bytes)
     if (ptr) {
         *ptr = NULL;
     }
+    uint32_t stack = cmi_stack_here();
     if (status == CMPOOL_OK) {
         status = cmi_registry_enter(pool, &entry);
     }
     if (status == CMPOOL_OK) {
         uint64_t address = 0;
-        cmi_ask ask = {
-            .requested = bytes, .bytes = cmi_round_up(bytes, CMI_UNIT), .owner = entry.owner, .align = CMI_UNIT, .stream = CMI_NO_STREAM};
+        cmi_ask ask = {.requested = bytes,
+                       .bytes = cmi_round_up(bytes, CMI_UNIT),
+                       .owner = entry.owner,
+                       .align = CMI_UNIT,
+                       .stream = CMI_NO_STREAM,
+                       .tag = cmi_tag_current(),
+                       .stack = stack};
         if (bytes) {
             status = cmi_pool_malloc(entry.pool, &ask, &address);
         }

@@ -13,6 +13,7 @@
 #include "base/meta.h"
 #include "base/mutate.h"
 #include "base/options.h"
+#include "base/path.h"
 #include "base/thread.h"
 #include "base/size.h"
 

@@ -11,6 +11,7 @@ typedef enum cmi_lock_rank {
         1,           /* the process tables: devices, pool handles; driver calls under it only to make and end pools, devices and sets */
     CMI_RANK_DEVICE, /* all pools of one device (the "pool lock"); no driver call under it */
     CMI_RANK_VMM,    /* a device's page calls; held over driver calls */
+    CMI_RANK_RECORD, /* tables of names and stacks */
     CMI_RANK_META
 } cmi_lock_rank;
 

@@ -1,18 +1,22 @@
 /*
  * The option parser: one table made from options.def, one line on stderr for each fault, nothing applied that is not understood.
- * No state, no lock. Called when a pool is made, and by tools for --conf.
+ * Owns the values that are text (metadata memory, kept for the life of the process; a lock of rank RECORD for adding one); no other state.
+ * Called when a pool is made, and by tools for --conf.
  */
 #include "base/options.h"
 
 #include "base/bits.h"
+#include "base/lock.h"
 #include "base/log.h"
+#include "base/meta.h"
 #include "base/size.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
-typedef enum option_kind { KIND_SIZE, KIND_RATIO, KIND_SECONDS, KIND_FLAG, KIND_CHOICE, KIND_LIST } option_kind;
+typedef enum option_kind { KIND_SIZE, KIND_RATIO, KIND_SECONDS, KIND_FLAG, KIND_CHOICE, KIND_EVERY, KIND_TEXT, KIND_LIST } option_kind;
 
 typedef struct option_rule {
     const char *key;
@@ -26,6 +30,8 @@ typedef struct option_rule {
 #define CHOICES_RATIO(key) NULL
 #define CHOICES_SECONDS(key) NULL
 #define CHOICES_FLAG(key) NULL
+#define CHOICES_EVERY(key) NULL
+#define CHOICES_TEXT(key) NULL
 #define CHOICES_CHOICE(key) CMPOOL_CHOICES_##key
 static const option_rule rules[] = {
 #define CMPOOL_OPTION(key, kind, value, low, high, help) \
@@ -153,6 +159,62 @@ static bool is_list(slice value)
     return value.length <= CMI_LIST_BYTES;
 }
 
+/* "off", "all", "sampled:N". */
+static bool parse_every(slice value, uint64_t *parsed)
+{
+    static const char sampled[] = "sampled:";
+    size_t length = sizeof sampled - 1;
+    *parsed = slice_is(value, "all");
+    if (*parsed || slice_is(value, "off"))
+        return true;
+    return value.length > length && memcmp(value.text, sampled, length) == 0 &&
+           cmi_parse_size(value.text + length, value.length - length, parsed) && *parsed > 0;
+}
+
+/* ---- values that are text ------------------------------------------------------------------------------------------------- */
+
+enum { MOST_TEXTS = 256 };
+
+static cmi_lock texts_lock = CMI_LOCK_INITIALIZER(CMI_RANK_RECORD);
+static _Atomic(char *) texts[MOST_TEXTS]; /* number 0 is the empty one */
+
+/* The number of a text, the same for the same text. false: no host memory, or too many. */
+static bool text_number(slice value, uint64_t *number)
+{
+    *number = 0;
+    if (value.length == 0)
+        return true;
+    cmi_lock_acquire(&texts_lock);
+    uint64_t i = 1;
+    char *known;
+    while (i < MOST_TEXTS && (known = atomic_load(&texts[i])) != NULL && !slice_is(value, known))
+        i++;
+    if (i < MOST_TEXTS && atomic_load(&texts[i]) == NULL) {
+        char *copy = cmi_meta_alloc(value.length + 1);
+        if (copy != NULL)
+            memcpy(copy, value.text, value.length);
+        atomic_store(&texts[i], copy);
+    }
+    bool kept = i < MOST_TEXTS && atomic_load(&texts[i]) != NULL;
+    cmi_lock_release(&texts_lock);
+    *number = kept ? i : 0;
+    return kept;
+}
+
+const char *cmi_options_text(uint64_t number)
+{
+    const char *text = number < MOST_TEXTS ? atomic_load(&texts[number]) : NULL;
+    return text != NULL ? text : "";
+}
+
+static bool is_text(slice value)
+{
+    for (size_t i = 0; i < value.length; i++)
+        if ((unsigned char)value.text[i] < 0x20 || value.text[i] == 0x7f)
+            return false;
+    return value.length < CMI_TEXT_BYTES;
+}
+
 static bool parse_value(const option_rule *rule, slice value, uint64_t *parsed)
 {
     switch (rule->kind) {
@@ -166,6 +228,10 @@ static bool parse_value(const option_rule *rule, slice value, uint64_t *parsed)
         return parse_flag(value, parsed);
     case KIND_CHOICE:
         return parse_choice(rule->choices, value, parsed);
+    case KIND_EVERY:
+        return parse_every(value, parsed);
+    case KIND_TEXT:
+        return is_text(value) && text_number(value, parsed);
     case KIND_LIST:
         *parsed = 0; /* the text is read by who uses it */
         return is_list(value);
@@ -204,6 +270,12 @@ static void describe_allowed(const option_rule *rule, char *text, size_t bytes)
         break;
     case KIND_CHOICE:
         snprintf(text, bytes, "%s", rule->choices);
+        break;
+    case KIND_EVERY:
+        snprintf(text, bytes, "off, all, or sampled:N for every Nth, N up to %llu", (unsigned long long)rule->high);
+        break;
+    case KIND_TEXT:
+        snprintf(text, bytes, "a text without commas, at most %d bytes", CMI_TEXT_BYTES - 1);
         break;
     case KIND_LIST:
         snprintf(text, bytes, "names divided by '+', %d characters at most, '*' for any characters", CMI_LIST_BYTES);

@@ -328,6 +328,7 @@ cmpool_status cmi_fence_host_wait(cmi_device *device, cmi_pool *pool)
         CUresult code = device->driver->CtxSynchronize();
         cmi_capture_barred_end(device, &call);
         pool->counters.host_waits++;
+        cmi_ring_write(&pool->ring, CMI_EVENT_WAIT_HOST, 0, 0, 0);
         if (code != CUDA_SUCCESS) {
             return cmi_driver_status("cuCtxSynchronize", code);
         }

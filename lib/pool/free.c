@@ -83,6 +83,9 @@ cmpool_status cmi_pool_free(cmi_pool *pool, uint32_t owner, uint64_t address, ui
     if (!cmi_pool_make_ready(pool)) {
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }
+    if (cmi_pool_is_watched(pool)) {
+        cmi_history_free(pool, &place, stream);
+    }
     uint64_t ticket = device->ticket;
     uint32_t uses = uses_of(pool, &place);
     if (uses != CMI_NO_STAMP) {
@@ -101,7 +104,6 @@ cmpool_status cmi_pool_free(cmi_pool *pool, uint32_t owner, uint64_t address, ui
         cmi_heap_make_free(heap, place.block, pool->owners[place.owner].mixed[small], ticket, stamp);
     }
     cmi_pool_live_changed(pool, place.owner, -(int64_t)place.bytes, -(int64_t)place.requested);
-    cmi_ring_write(&pool->ring, CMI_EVENT_FREE, address, place.bytes, stream);
     cmi_pool_must_be_valid(pool);
     cmi_stream *record = &device->streams[stream];
     if (stream == CMI_NO_STREAM) {
@@ -145,6 +147,8 @@ cmpool_status cmi_pool_record_use(cmi_pool *pool, uint64_t address, uint32_t str
     pool->device->streams[stream].keeps = true;
     set_uses(pool, &place, cmi_stamp_add(pool->device, uses_of(pool, &place), stream, 0));
     pool->counters.uses_recorded++;
-    cmi_ring_write(&pool->ring, CMI_EVENT_USE, address, place.bytes, stream);
+    if (cmi_pool_is_watched(pool)) {
+        cmi_history_use(pool, &place, stream);
+    }
     return CMPOOL_OK;
 }

@@ -314,7 +314,7 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
     if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT) {
         pool->counters.refusals++;
         cmi_pool_explain(pool, ask, c.missing, c.rung_bytes);
-        cmi_ring_write(&pool->ring, CMI_EVENT_REFUSE, 0, ask->bytes, ask->stream);
+        cmi_history_refuse(pool, ask);
     }
     if (ask->captured) {
         cmi_capture_left();

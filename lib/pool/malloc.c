@@ -30,7 +30,8 @@ static void hand_out(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id, uint32
 {
     cmi_block *block = cmi_heap_block(&pool->heap, id);
     cmi_stamp_drop(pool->device, block->stamp); /* its taker has been made to wait */
-    cmi_heap_make_live(&pool->heap, id, binset, ask->requested, ask->tag, 0);
+    cmi_heap_make_live(&pool->heap, id, binset, ask->requested, ask->tag, pool->ring.capacity ? cmi_clock_ns() : 0);
+    block->stack = ask->stack;
     *address = block->offset;
     cmi_pool_live_changed(pool, ask->owner, (int64_t)block->bytes, (int64_t)(block->bytes - block->slack));
 }
@@ -180,8 +181,8 @@ cmpool_status cmi_pool_malloc(cmi_pool *pool, cmi_ask *ask, uint64_t *address)
     }
     bool small = ask->bytes <= CMI_SMALL_LIMIT && ask->align <= CMI_UNIT;
     cmpool_status status = small ? malloc_small(pool, ask, address) : malloc_large(pool, ask, address);
-    if (status == CMPOOL_OK) {
-        cmi_ring_write(&pool->ring, CMI_EVENT_ALLOC, *address, ask->bytes, ask->stream);
+    if (status == CMPOOL_OK && (cmi_pool_is_watched(pool) || (ask->tag | ask->stack))) {
+        cmi_history_alloc(pool, ask, *address);
     }
     cmi_pool_must_be_valid(pool);
     return status;

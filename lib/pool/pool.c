@@ -9,6 +9,10 @@ cmpool_status cmi_pool_create(cmi_pool **out, cmi_device *device, const cmi_opti
     if (!pool) {
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }
+    if (!cmi_ring_open(&pool->ring, options->history)) {
+        cmi_meta_free(pool, sizeof *pool);
+        return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
     pool->device = device;
     pool->options = *options;
     cmi_heap_source source;
@@ -26,6 +30,7 @@ cmpool_status cmi_pool_create(cmi_pool **out, cmi_device *device, const cmi_opti
         cmi_arena_fini(&pool->arena);
         cmi_device_call_end(device, &call);
         cmi_heap_fini(&pool->heap);
+        cmi_ring_close(&pool->ring);
         cmi_meta_free(pool->owners, pool->owner_room * sizeof *pool->owners);
         cmi_meta_free(pool, sizeof *pool);
         return status;
@@ -79,6 +84,7 @@ cmpool_status cmi_pool_destroy(cmi_pool *pool)
     }
     cmi_heap_fini(&pool->heap);
     cmi_ring_close(&pool->ring);
+    cmi_notes_fini(&pool->notes);
     cmi_meta_free(pool->owners, pool->owner_room * sizeof *pool->owners);
     cmi_meta_free(pool->use, pool->use_room);
     cmi_meta_free(pool, sizeof *pool);

@@ -164,6 +164,7 @@ struct cmi_pool {
     uint32_t use_room;
     cmi_counters counters;
     cmi_ring ring;
+    cmi_notes notes;         /* on live slots of slabs, where tags or history are in use */
     uint64_t reserved_pages; /* MAPPED here, and on their way here */
     uint64_t promoted_at;    /* device done_changes when free blocks were last looked through */
     uint32_t next_look;      /* with idle_release: second of the next search for pages that are idle for long */
@@ -320,7 +321,7 @@ typedef struct cmi_ask {
     uint64_t bytes;     /* rounded to CMI_UNIT */
     uint64_t requested; /* as asked */
     uint64_t align;     /* power of two, at least CMI_UNIT */
-    uint32_t owner, stream, tag;
+    uint32_t owner, stream, tag, stack;
     CUstream handle;
     CUcontext context; /* of a default stream: whose; NULL is the primary one */
     unsigned small;    /* 1: a page for small blocks is wanted */
@@ -357,6 +358,18 @@ void cmi_pool_live_changed(cmi_pool *pool, uint32_t owner, int64_t bytes, int64_
 cmpool_status cmi_pool_hold(cmi_pool *pool, uint64_t pages);
 /* A BUSY piece of memory this stream may use becomes free space of the owner (the edge of a page, a rest). */
 void cmi_pool_give_back(cmi_pool *pool, cmi_block_id block, uint32_t binset);
+
+/* ---- history.c: what a pool notes of its calls -------------------------------------------------- */
+
+/* A request was served, a block is about to be freed, a live block is used on a stream too. Only where cmi_pool_is_watched. */
+void cmi_history_alloc(cmi_pool *pool, const cmi_ask *ask, uint64_t address);
+void cmi_history_free(cmi_pool *pool, const cmi_place *place, uint32_t stream);
+void cmi_history_use(cmi_pool *pool, const cmi_place *place, uint32_t stream);
+void cmi_history_refuse(cmi_pool *pool, const cmi_ask *ask);
+/* What is known about a live block: time, tag and stack. */
+cmi_note cmi_history_of(const cmi_pool *pool, const cmi_place *place);
+/* Does the pool note anything about its blocks now? */
+static inline bool cmi_pool_is_watched(const cmi_pool *pool) { return (pool->ring.capacity | pool->notes.count) != 0; }
 
 /* ---- ladder.c: what happens when the bins have nothing ------------------------------------------ */
 

@@ -80,6 +80,9 @@ static cmpool_status wait_for(cmi_device *device, cmi_pool *pool, uint32_t strea
         status = cmi_driver_status("cuStreamWaitEvent", code);
         pool->counters.device_waits++;
     }
+    if (status == CMPOOL_OK) {
+        cmi_ring_write(&pool->ring, CMI_EVENT_WAIT_DEVICE, 0, 0, stream);
+    }
     cmi_fence_unpin(device, event);
     if (status == CMPOOL_OK && (scope == CMI_NO_STREAM || CMI_MUTATION(WAIT_COUNTS_FOR_ALL))) {
         cmi_stream *waiter = &device->streams[stream];

@@ -24,23 +24,24 @@ void cmi_ring_close(cmi_ring *ring)
     *ring = (cmi_ring){0};
 }
 
-void cmi_ring_append(cmi_ring *ring, cmi_event_kind kind, uint64_t address, uint64_t bytes, uint64_t stream)
+void cmi_ring_append(cmi_ring *ring, const cmi_event *event)
 {
-    ring->events[ring->written++ % ring->capacity] =
-        (cmi_event){.time_ns = cmi_clock_ns(), .address = address, .bytes = bytes, .stream = stream, .kind = kind};
+    cmi_event *to = &ring->events[ring->written++ % ring->capacity];
+    *to = *event;
+    to->time_ns = cmi_clock_ns();
 }
 
-static uint64_t held(const cmi_ring *ring) { return cmi_min_u64(ring->written, ring->capacity); }
+uint64_t cmi_ring_held(const cmi_ring *ring) { return cmi_min_u64(ring->written, ring->capacity); }
 
 uint64_t cmi_ring_copy(const cmi_ring *ring, cmi_event *events, uint64_t room)
 {
-    uint64_t count = cmi_min_u64(room, held(ring));
+    uint64_t count = cmi_min_u64(room, cmi_ring_held(ring));
     for (uint64_t i = 0; i < count; i++)
         events[i] = ring->events[(ring->written - count + i) % ring->capacity];
     return count;
 }
 
-uint64_t cmi_ring_lost(const cmi_ring *ring) { return ring->written - held(ring); }
+uint64_t cmi_ring_lost(const cmi_ring *ring) { return ring->written - cmi_ring_held(ring); }
 
 const char *cmi_event_name(uint32_t kind)
 {

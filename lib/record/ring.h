@@ -20,8 +20,10 @@ typedef struct cmi_event {
     uint64_t time_ns; /* cmi_clock_ns */
     uint64_t address;
     uint64_t bytes;
-    uint64_t stream; /* the pool's id of the stream, not its handle */
-    uint32_t kind;   /* cmi_event_kind */
+    uint32_t stream; /* the pool's number of the stream, not its handle */
+    uint32_t tag, stack;
+    uint16_t owner;
+    uint16_t kind; /* cmi_event_kind */
 } cmi_event;
 
 /* All zero is a ring that is off. */
@@ -36,13 +38,17 @@ bool cmi_ring_open(cmi_ring *ring, uint64_t capacity);
 /* Give the memory back; the ring is off. */
 void cmi_ring_close(cmi_ring *ring);
 
-void cmi_ring_append(cmi_ring *ring, cmi_event_kind kind, uint64_t address, uint64_t bytes, uint64_t stream);
-static inline void cmi_ring_write(cmi_ring *ring, cmi_event_kind kind, uint64_t address, uint64_t bytes, uint64_t stream)
+/* The event's time is now. Only into a ring that is on. */
+void cmi_ring_append(cmi_ring *ring, const cmi_event *event);
+/* What has no tag and no stack. */
+static inline void cmi_ring_write(cmi_ring *ring, cmi_event_kind kind, uint64_t address, uint64_t bytes, uint32_t stream)
 {
     if (ring->capacity != 0)
-        cmi_ring_append(ring, kind, address, bytes, stream);
+        cmi_ring_append(ring, &(cmi_event){.address = address, .bytes = bytes, .stream = stream, .kind = (uint16_t)kind});
 }
 
+/* Events that are there now. */
+uint64_t cmi_ring_held(const cmi_ring *ring);
 /* Copy the newest events, oldest of them first, at most `room`. Returns how many. */
 uint64_t cmi_ring_copy(const cmi_ring *ring, cmi_event *events, uint64_t room);
 /* Events that were overwritten before anyone could read them now. */

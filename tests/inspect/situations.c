@@ -1,0 +1,146 @@
+/*
+ * Pools in several situations, each written as a snapshot into the folder that is given, for check_snapshots.py to judge; and what the
+ * calls say to bad input. Needs the simulated device beside it.
+ */
+#include "../unit/pool_fixture.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+static const char *folder;
+
+static const char *file_named(const char *name)
+{
+    static char path[4096];
+    snprintf(path, sizeof path, "%s/%s.json", folder, name);
+    return path;
+}
+
+static CUstream new_stream(void)
+{
+    CUstream stream;
+    assert_int_equal(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    return stream;
+}
+
+/* Blocks of all kinds on two streams, some of them freed, while the device finishes nothing. */
+static void everything_at_once(void **state)
+{
+    (void)state;
+    device_start("sim:256MiB,order=lazy");
+    cmpool_t pool = pool_with("history:1000,stacks:all,limit:96MiB"), private, set;
+    CUstream one = new_stream(), two = new_stream();
+    DONE(cmpool_tag_push("forward"));
+    void *big = take(pool, 22 * MIB - 100, one);
+    DONE(cmpool_tag_push("attention"));
+    void *small[40];
+    for (int i = 0; i < 40; i++) {
+        small[i] = take(pool, 1000 + 100 * (size_t)i, one);
+    }
+    DONE(cmpool_tag_pop());
+    void *used = take(pool, 6 * MIB, one), *shared = take(pool, 3 * MIB, two);
+    DONE(cmpool_tag_pop());
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_tag_pop());
+    DONE(cmpool_private_create(&private, pool));
+    void *mine = take(private, 5 * MIB, two);
+    DONE(cmpool_capture_create(&set, pool));
+    void *graph = take(set, 4 * MIB, two);
+    const cmpool_request tagged = {.struct_size = sizeof tagged, .bytes = 700, .stream = two, .tag = 77};
+    void *numbered;
+    DONE(cmpool_malloc_ex(pool, &numbered, &tagged));
+    cmpool_block_info info = {.struct_size = sizeof info};
+    DONE(cmpool_lookup(numbered, &info));
+    assert_int_equal(info.tag, 77);
+    use(one, used, 6 * MIB);
+    DONE(cmpool_record_use(pool, used, two));
+    DONE(cmpool_record_use(pool, shared, one));
+    DONE(cmpool_record_use(pool, small[3], two));
+    give(pool, used, one);
+    give(pool, small[3], one);
+    give(pool, small[5], one);
+    give(set, graph, two);
+    void *unordered;
+    DONE(cmpool_malloc_unordered(pool, &unordered, 2 * MIB));
+    DONE(cmpool_free_unordered(pool, unordered));
+    void *refused;
+    GIVES(CMPOOL_ERR_LIMIT, cmpool_malloc(pool, &refused, 90 * MIB, two));
+    DONE(cmpool_snapshot_write(file_named("everything")));
+    must_be_sound(pool);
+
+    int file = open(file_named("descriptor"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    DONE(cmpool_snapshot_write_fd(file));
+    close(file);
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_snapshot_write_fd(file));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_snapshot_write_fd(-1));
+    file = open(file_named("descriptor"), O_RDONLY);
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_snapshot_write_fd(file));
+    close(file);
+    if (access("/dev/full", W_OK) == 0) {
+        GIVES(CMPOOL_ERR_FILE, cmpool_snapshot_write("/dev/full"));
+    }
+    GIVES(CMPOOL_ERR_FILE, cmpool_snapshot_write(file_named("no such folder/x")));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_snapshot_write(NULL));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_snapshot_write(""));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_snapshot_write("%x"));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_snapshot_write("%"));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_tag_push(NULL));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_tag_push(""));
+
+    give(pool, big, one);
+    for (int i = 0; i < 40; i++) {
+        if (i != 3 && i != 5) {
+            give(pool, small[i], i % 2 ? one : two);
+        }
+    }
+    give(pool, shared, two);
+    give(private, mine, two);
+    give(pool, numbered, two);
+    DONE(cmpool_destroy(private));
+    DONE(cmpool_capture_release(set));
+    DONE(cmpool_snapshot_write(file_named("freed")));
+    DONE(cmpool_destroy(pool));
+}
+
+static void history_keeps_the_newest(void **state)
+{
+    (void)state;
+    device_start("sim:64MiB");
+    cmpool_t pool = pool_with("history:8");
+    CUstream stream = new_stream();
+    for (int i = 0; i < 20; i++) {
+        give(pool, take(pool, 1 * MIB, stream), stream);
+    }
+    DONE(cmpool_snapshot_write(file_named("ring")));
+    DONE(cmpool_destroy(pool));
+}
+
+/* Nothing is kept that was not asked for. */
+static void plain_pools(void **state)
+{
+    (void)state;
+    device_start("sim:64MiB,devices=2");
+    DONE(cmpool_snapshot_write(file_named("none")));
+    cmpool_t first = pool_on(0, ""), second = pool_on(0, "slack:5%"), third = pool_on(1, "");
+    void *block = take(first, 3 * MIB, NULL);
+    DONE(cmpool_snapshot_write(file_named("plain")));
+    give(first, block, NULL);
+    DONE(cmpool_destroy(first));
+    DONE(cmpool_destroy(second));
+    DONE(cmpool_destroy(third));
+    device_end();
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain_pools),
+        cmocka_unit_test(everything_at_once),
+        cmocka_unit_test(history_keeps_the_newest),
+    };
+    if (argc != 2) {
+        return 2;
+    }
+    folder = argv[1];
+    return cmocka_run_group_tests(tests, sim_test_open, NULL);
+}
