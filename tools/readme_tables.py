@@ -74,6 +74,8 @@ TABLES = {
                  lambda: ((f"`CMPOOL_{name}`", number, text) for name, number, text in entries("status", "CMPOOL_STATUS"))),
     "counters": (("counter", "kind", "meaning"),
                  lambda: ((f"`{name}`", kind.lower(), text) for name, kind, text in entries("counters", "CMPOOL_COUNTER"))),
+    "pinned": (("figure", "kind", "meaning"),
+               lambda: ((f"`{name}`", kind.lower(), text) for name, kind, text in entries("pinned", "CMPOOL_PINNED_COUNTER"))),
     "events": (("event", "meaning"), lambda: ((f"`{name}`", text) for name, text in entries("events", "CMPOOL_EVENT"))),
 }
 

@@ -77,9 +77,9 @@ CMPOOL_API cmpool_status cmpool_private_create(cmpool_t *pool, cmpool_t parent);
 
 /*
  * Give everything back and forget the pool. Waits on the host for work that still uses freed memory.
- * Returns OK, INVALID_POOL, BUSY (live blocks, private pools, capture sets or calls inside: nothing is changed), CAPTURE (a capture is
- * live: nothing is changed), UNSUPPORTED (a capture set: see cmpool_capture_release), DRIVER (destroyed, but the driver refused to take
- * something back).
+ * Returns OK, INVALID_POOL, BUSY (live blocks, pinned ones too, private pools, capture sets or calls inside: nothing is changed), CAPTURE
+ * (a capture is live: nothing is changed), UNSUPPORTED (a capture set: see cmpool_capture_release), DRIVER (destroyed, but the driver
+ * refused to take something back).
  */
 CMPOOL_API cmpool_status cmpool_destroy(cmpool_t pool);
 
@@ -235,6 +235,82 @@ CMPOOL_API cmpool_status cmpool_capture_end(cmpool_t set);
  * (not a capture set), CAPTURE (one of its captures is live), BUSY (calls inside), OUT_OF_HOST_MEMORY (call again), FORKED.
  */
 CMPOOL_API cmpool_status cmpool_capture_release(cmpool_t set);
+
+/* ---- pinned host memory ------------------------------------------------------------------------- */
+
+/*
+ * Beside its device memory a pool hands out pinned host memory, which the device copies from and to without a detour. It is taken from the
+ * driver (cuMemHostAlloc, portable and mapped) in extents of 2 MiB and more, cut and joined, and given back by cmpool_pinned_trim and with
+ * the pool. Blocks above 1 MiB are rounded up to 4 KiB, not to a power of two. All handles work: those of private pools and capture sets
+ * mean the pool they are in. The device uses a block at its host address, in every context.
+ *
+ * A block that is freed serves again only when the host has seen all work finished that the device had been given on the streams that were
+ * named for it until then, since the CPU may write to it first. Nothing waits for that: other memory is taken meanwhile, up to the limit.
+ * A block that a CUDA graph uses must not be freed before the graph's last launch is over.
+ */
+enum {
+    CMPOOL_PINNED_PORTABLE = 1, /* flags of cuMemHostAlloc: every block is portable and mapped, asked for or not */
+    CMPOOL_PINNED_MAPPED = 2,
+    CMPOOL_PINNED_WRITE_COMBINED = 4, /* fast for the CPU to write, slow to read */
+    CMPOOL_PINNED_UNORDERED = 256     /* stream is not looked at: the free waits for everything the device has been given */
+};
+
+/* The general request. Zero the struct, then set struct_size and what you need. */
+typedef struct cmpool_pinned_request {
+    size_t struct_size;
+    size_t bytes;         /* 1 to 2^47 */
+    size_t alignment;     /* 0 (means 512) or a power of two, at most 4096 */
+    cmpool_stream stream; /* the stream that uses the block first */
+    uint32_t flags;       /* CMPOOL_PINNED_* */
+    uint32_t tag;         /* any number; shown in snapshots */
+} cmpool_pinned_request;
+
+/*
+ * Take a block of pinned host memory, aligned to 512, whose first use on the device is on `stream`. bytes 0 gives OK and *ptr = NULL. On
+ * failure *ptr is NULL. Waits on the host only where memory is short (the limit, or what the driver can pin).
+ * Returns OK, INVALID_ARGUMENT (ptr NULL, bytes above 2^47), INVALID_POOL, LIMIT (the option pinned_limit), OUT_OF_HOST_MEMORY, DRIVER,
+ * OUT_OF_DEVICE_MEMORY (no room for an event), SHUTTING_DOWN, CAPTURE, FORKED, DEVICE_LOST.
+ */
+CMPOOL_API cmpool_status cmpool_pinned_malloc(cmpool_t pool, void **ptr, size_t bytes, cmpool_stream stream);
+
+/* The same with alignment, flags and tag. Also INVALID_ARGUMENT for a bad struct_size, alignment or flag. */
+CMPOOL_API cmpool_status cmpool_pinned_malloc_ex(cmpool_t pool, void **ptr, const cmpool_pinned_request *request);
+
+/*
+ * Give a block back, behind everything that `stream`, the stream it was taken for and those named by cmpool_pinned_record_use have been
+ * given until now. The CPU must not touch it any more. ptr NULL is OK. unordered: behind everything that every known context of the device
+ * has been given until now. Returns as cmpool_free.
+ */
+CMPOOL_API cmpool_status cmpool_pinned_free(cmpool_t pool, void *ptr, cmpool_stream stream);
+CMPOOL_API cmpool_status cmpool_pinned_free_unordered(cmpool_t pool, void *ptr);
+
+/* Say that a live block is used on `stream` too. Returns as cmpool_record_use. */
+CMPOOL_API cmpool_status cmpool_pinned_record_use(cmpool_t pool, void *ptr, cmpool_stream stream);
+
+/* Find the live block of pinned memory that contains ptr (any byte of it), in any pool. Returns as cmpool_lookup. */
+CMPOOL_API cmpool_status cmpool_pinned_lookup(const void *ptr, cmpool_block_info *info);
+
+/* The most bytes of pinned memory the pool may hold (0: no limit); a limit below what is held trims. Returns OK, INVALID_POOL,
+ * OUT_OF_HOST_MEMORY, FORKED. */
+CMPOOL_API cmpool_status cmpool_pinned_set_limit(cmpool_t pool, size_t bytes);
+
+/*
+ * Give pinned memory back to the driver until at most keep_bytes are held or no extent is free as a whole. The host waits for work that is
+ * not finished where that is needed. released (may be NULL) is the bytes given back.
+ * Returns OK, INVALID_POOL, OUT_OF_HOST_MEMORY, DRIVER, CAPTURE (a capture is live: nothing was given back), FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_pinned_trim(cmpool_t pool, size_t keep_bytes, size_t *released);
+
+/* All figures of a pool's pinned memory (pinned.def). Set struct_size before the call. */
+typedef struct cmpool_pinned_stats {
+    size_t struct_size;
+#define CMPOOL_PINNED_COUNTER(name, kind, help) uint64_t name;
+#include <cudamempool/pinned.def>
+#undef CMPOOL_PINNED_COUNTER
+} cmpool_pinned_stats;
+
+/* Read them. A shorter struct of an older header is filled as far as it goes. Returns OK, INVALID_ARGUMENT, INVALID_POOL, FORKED. */
+CMPOOL_API cmpool_status cmpool_pinned_stats_get(cmpool_t pool, cmpool_pinned_stats *stats);
 
 /* ---- figures and errors ------------------------------------------------------------------------- */
 

@@ -53,6 +53,7 @@ static void give_back_idle(cmpool_t handle)
     cmi_entry entry;
     if (cmi_registry_enter(handle, &entry) == CMPOOL_OK) {
         uint64_t released = 0;
+        (void)cmi_pinned_trim(entry.pool, 0, &released);
         (void)cmi_trim_pool(entry.pool, 0, true, &released);
         cmi_log(CMI_LOG_WARNING, "unloaded with %llu live blocks: %llu pages stay until the process ends",
                 (unsigned long long)entry.pool->counters.live_blocks, (unsigned long long)entry.pool->reserved_pages);
@@ -87,4 +88,5 @@ __attribute__((destructor)) static void unloaded(void)
         shut_down();
     }
     cmi_error_unload();
+    cmi_meta_unload();
 }

@@ -228,6 +228,7 @@ cmpool_status cmpool_validate(cmpool_t pool, const char **finding)
     cmpool_status status = cmi_registry_enter(pool, &entry);
     if (status == CMPOOL_OK) {
         const char *fault = cmi_pool_validate(entry.pool);
+        fault = fault ? fault : cmi_pinned_validate(entry.pool);
         if (fault && finding) {
             *finding = fault;
         }

@@ -324,14 +324,16 @@ static cmpool_status destroy(record *found, const cmi_entry *entry)
         cmi_owner_remove(pool, entry->owner);
         return CMPOOL_OK;
     }
-    if (has_private_pools(pool) || pool->counters.live_blocks) {
+    if (has_private_pools(pool) || pool->counters.live_blocks || cmi_pinned_figures_of(pool).live_blocks) {
         return CMPOOL_ERR_BUSY;
     }
     if (cmi_capture_is_live()) { /* nothing can be unmapped; none begins from here on, since we hold the registry's lock */
         return CMPOOL_ERR_CAPTURE;
     }
     atomic_store(&found->handle, 0);
-    return cmi_pool_destroy(pool);
+    cmpool_status pinned = cmi_pinned_close(pool);
+    cmpool_status status = cmi_pool_destroy(pool);
+    return status == CMPOOL_OK ? pinned : status;
 }
 
 cmpool_status cmi_registry_destroy(cmpool_t handle)

@@ -2,7 +2,7 @@
 #ifndef CMI_API_REGISTRY_H
 #define CMI_API_REGISTRY_H
 
-#include "pool/pool.h"
+#include "pinned/pinned.h"
 
 /* What a handle stands for, with the device lock held. */
 typedef struct cmi_entry {

@@ -8,6 +8,7 @@
 #include "base/meta.h"
 
 #include "base/bits.h"
+#include "base/jemalloc.h"
 #include "base/lock.h"
 
 #include <stdatomic.h>
@@ -224,6 +225,21 @@ void *cmi_meta_resize(void *p, size_t old_bytes, size_t new_bytes)
 
 void cmi_meta_before_fork(void) { cmi_lock_acquire(&meta_lock); }
 void cmi_meta_after_fork(void) { cmi_lock_release(&meta_lock); }
+#ifdef CMI_HAVE_JEMALLOC
+void cmi_jemalloc_enter(void) { cmi_lock_acquire(&meta_lock); }
+void cmi_jemalloc_leave(void) { cmi_lock_release(&meta_lock); }
+
+extern bool cmi_je_je_tsd_booted;
+extern pthread_key_t cmi_je_je_tsd_tsd;
+
+void cmi_meta_unload(void)
+{
+    if (cmi_je_je_tsd_booted)
+        pthread_key_delete(cmi_je_je_tsd_tsd);
+}
+#else
+void cmi_meta_unload(void) {}
+#endif
 
 uint64_t cmi_meta_bytes(void) { return atomic_load_explicit(&meta_bytes, memory_order_relaxed); }
 

@@ -19,6 +19,8 @@ uint64_t cmi_meta_bytes(void);
 /* Around fork(), so that the child finds this memory whole: before, and after in the parent and in the child. */
 void cmi_meta_before_fork(void);
 void cmi_meta_after_fork(void);
+/* The library's code goes: nothing of it runs when a thread ends later. */
+void cmi_meta_unload(void);
 /* Tests: make the nth request from now (1 is the next) and the count-1 after it fail; count 0 is all from there; nth 0 turns it off. */
 void cmi_meta_fail(uint64_t nth, uint64_t count);
 

@@ -173,6 +173,7 @@ struct cmi_pool {
     bool dying;
     cmpool_low_memory_fn low_memory;
     void *low_memory_user;
+    struct cmi_pinned *pinned; /* lib/pinned's; NULL: it has no pinned host memory yet */
 };
 
 /* ---- device.c ----------------------------------------------------------------------------------- */

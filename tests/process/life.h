@@ -82,6 +82,8 @@ static inline const char *life_calls_give(cmpool_status status, cmpool_t pool, v
     const cmpool_request request = {.struct_size = sizeof request, .bytes = 4096};
     cmpool_block_info info = {.struct_size = sizeof info};
     cmpool_stats stats = {.struct_size = sizeof stats};
+    const cmpool_pinned_request pinned_request = {.struct_size = sizeof pinned_request, .bytes = 4096};
+    cmpool_pinned_stats pinned_stats = {.struct_size = sizeof pinned_stats};
 #define LIFE_CALL(call)   \
     if ((call) != status) \
         return #call;
@@ -109,6 +111,15 @@ static inline const char *life_calls_give(cmpool_status status, cmpool_t pool, v
     LIFE_CALL(cmpool_capture_begin(0));
     LIFE_CALL(cmpool_capture_end(0));
     LIFE_CALL(cmpool_capture_release(pool));
+    LIFE_CALL(cmpool_pinned_malloc(pool, &ptr, 4096, NULL));
+    LIFE_CALL(cmpool_pinned_malloc_ex(pool, &ptr, &pinned_request));
+    LIFE_CALL(cmpool_pinned_record_use(pool, block, (cmpool_stream)2));
+    LIFE_CALL(cmpool_pinned_lookup(block, &info));
+    LIFE_CALL(cmpool_pinned_free(pool, block, NULL));
+    LIFE_CALL(cmpool_pinned_free_unordered(pool, block));
+    LIFE_CALL(cmpool_pinned_set_limit(pool, 0));
+    LIFE_CALL(cmpool_pinned_trim(pool, 0, &bytes));
+    LIFE_CALL(cmpool_pinned_stats_get(pool, &pinned_stats));
     LIFE_CALL(cmpool_stats_get(pool, &stats));
     LIFE_CALL(cmpool_stats_reset_peaks(pool));
     LIFE_CALL(cmpool_validate(pool, NULL));

@@ -89,6 +89,12 @@ static void *use_all_the_time(void *argument)
             status = cmpool_free(pool, own, NULL);
         if (status == CMPOOL_OK)
             status = cmpool_free(pool, &own, NULL) == CMPOOL_ERR_NOT_OURS ? CMPOOL_OK : CMPOOL_ERR_DRIVER;
+        if (status == CMPOOL_OK)
+            status = cmpool_pinned_malloc(pool, &own, bytes / 4 + 1, NULL);
+        if (status == CMPOOL_OK)
+            status = cmpool_pinned_free(pool, own, NULL);
+        if (status == CMPOOL_OK && round % 16 == 0)
+            status = cmpool_pinned_trim(pool, 0, NULL);
         if (status == CMPOOL_OK && round % 8 == 0)
             status = cmpool_trim(pool, 0, NULL);
         if (status == CMPOOL_OK && number == 0 && make_and_end(NULL))

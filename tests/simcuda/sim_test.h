@@ -38,8 +38,6 @@
     X(cuEventElapsedTime, (float *milliseconds, CUevent start, CUevent end))                                      \
     X(cuMemAllocPitch_v2, (CUdeviceptr * address, size_t * pitch, size_t width, size_t height, unsigned element)) \
     X(cuMemGetAddressRange_v2, (CUdeviceptr * base, size_t * bytes, CUdeviceptr address))                         \
-    X(cuMemHostAlloc, (void **address, size_t bytes, unsigned flags))                                             \
-    X(cuMemFreeHost, (void *address))                                                                             \
     X(cuMemHostRegister_v2, (void *address, size_t bytes, unsigned flags))                                        \
     X(cuMemHostUnregister, (void *address))                                                                       \
     X(cuMemHostGetDevicePointer_v2, (CUdeviceptr * device, void *address, unsigned flags))                        \

@@ -394,6 +394,18 @@ static void every_call_with(cmpool_t handle)
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_set_floor(handle, 4096));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_set_headroom(handle, 4096));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_set_low_memory_callback(handle, never_called, NULL));
+    cmpool_pinned_stats pinned_stats = {.struct_size = sizeof pinned_stats};
+    const cmpool_pinned_request pinned_request = {.struct_size = sizeof pinned_request, .bytes = 512};
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_pinned_malloc(handle, &block, 512, NULL));
+    assert_null(block);
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_pinned_malloc_ex(handle, &block, &pinned_request));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_pinned_free(handle, NULL, NULL));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_pinned_free_unordered(handle, large));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_pinned_record_use(handle, large, NULL));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_pinned_set_limit(handle, 4096));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_pinned_trim(handle, 0, &bytes));
+    assert_int_equal(bytes, 0);
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_pinned_stats_get(handle, &pinned_stats));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_stats_get(handle, &stats));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_stats_reset_peaks(handle));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_validate(handle, &finding));
