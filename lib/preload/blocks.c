@@ -131,6 +131,12 @@ static bool search(int device, CUcontext context, bool other, bool take, preload
 
 bool cmi_preload_block_take_any(int device, CUcontext context, preload_block *block) { return search(device, context, false, true, block); }
 
+cmpool_status cmi_preload_block_release(cmpool_t pool, const preload_block *block)
+{
+    void *memory = (void *)(uintptr_t)(block->address & ~PRELOAD_HOST);
+    return block->address & PRELOAD_HOST ? cmpool_pinned_free_unordered(pool, memory) : cmpool_free_unordered(pool, memory);
+}
+
 bool cmi_preload_block_others(int device, CUcontext context)
 {
     preload_block block;

@@ -175,7 +175,7 @@ static void free_blocks(int device, CUcontext handle)
     preload_block block;
     cmpool_t pool = cmi_preload_pool_of(device);
     while (cmi_preload_block_take_any(device, handle, &block)) {
-        (void)cmpool_free_unordered(pool, (void *)(uintptr_t)block.address);
+        (void)cmi_preload_block_release(pool, &block);
     }
 }
 

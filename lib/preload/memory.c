@@ -159,25 +159,23 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     return code;
 }
 
-typedef enum whose { THE_DRIVERS, OURS_LIVE, OURS_FREE } whose;
-
-/* The block around an address. Memory that lies free in a pool is mapped and yet nobody's. */
-static whose find(CUdeviceptr address, preload_block *block)
+/* The block of device memory around an address. */
+static preload_whose find(CUdeviceptr address, preload_block *block)
 {
     cmpool_block_info info = {.struct_size = sizeof info};
     if (cmi_preload_block_find(address, block)) {
-        return OURS_LIVE;
+        return PRELOAD_LIVE;
     }
     cmpool_status status = cmpool_lookup((void *)(uintptr_t)address, &info);
     if (status == CMPOOL_OK && cmi_preload_block_find((uint64_t)(uintptr_t)info.base, block)) {
-        return address - block->address < block->bytes ? OURS_LIVE : OURS_FREE;
+        return address - block->address < block->bytes ? PRELOAD_LIVE : PRELOAD_FREE;
     }
-    return status == CMPOOL_OK || status == CMPOOL_ERR_ALREADY_FREED ? OURS_FREE : THE_DRIVERS;
+    return status == CMPOOL_OK || status == CMPOOL_ERR_ALREADY_FREED ? PRELOAD_FREE : PRELOAD_DRIVERS;
 }
 
-static whose find_for(CUdeviceptr address, preload_block *block)
+static preload_whose find_for(CUdeviceptr address, preload_block *block)
 {
-    whose found = THE_DRIVERS;
+    preload_whose found = PRELOAD_DRIVERS;
     if (address && cmi_preload_enter()) {
         found = find(address, block);
         cmi_preload_leave();
@@ -185,20 +183,27 @@ static whose find_for(CUdeviceptr address, preload_block *block)
     return found;
 }
 
+/* The same, of pinned host memory too. */
+static preload_whose find_any(CUdeviceptr address, preload_block *block)
+{
+    preload_whose found = find_for(address, block);
+    return found == PRELOAD_DRIVERS ? cmi_preload_pinned_find(address, block) : found;
+}
+
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
 {
     preload_block block;
-    whose found = find_for(address, &block);
-    if (found == THE_DRIVERS) {
+    preload_whose found = find_for(address, &block);
+    if (found == PRELOAD_DRIVERS) {
         return PRELOAD_FORWARD(cuMemGetAddressRange_v2, base, bytes, address);
     }
-    if (found == OURS_LIVE && base) {
+    if (found == PRELOAD_LIVE && base) {
         *base = block.address;
     }
-    if (found == OURS_LIVE && bytes) {
+    if (found == PRELOAD_LIVE && bytes) {
         *bytes = block.bytes;
     }
-    return found == OURS_LIVE ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    return found == PRELOAD_LIVE ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
 /* What the driver says of the page, said of the block. */
@@ -221,9 +226,9 @@ static void correct(void *data, CUpointer_attribute attribute, const preload_blo
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr address)
 {
     preload_block block;
-    whose found = find_for(address, &block);
-    CUresult code = PRELOAD_FORWARD(cuPointerGetAttribute, data, attribute, found == OURS_FREE ? NOWHERE : address);
-    if (code == CUDA_SUCCESS && found == OURS_LIVE) {
+    preload_whose found = find_any(address, &block);
+    CUresult code = PRELOAD_FORWARD(cuPointerGetAttribute, data, attribute, found == PRELOAD_FREE ? NOWHERE : address);
+    if (code == CUDA_SUCCESS && found == PRELOAD_LIVE) {
         correct(data, attribute, &block);
     }
     return code;
@@ -232,9 +237,9 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data, CUdeviceptr address)
 {
     preload_block block;
-    whose found = find_for(address, &block);
-    CUresult code = PRELOAD_FORWARD(cuPointerGetAttributes, count, attributes, data, found == OURS_FREE ? NOWHERE : address);
-    for (unsigned i = 0; i < count && code == CUDA_SUCCESS && found == OURS_LIVE; i++) {
+    preload_whose found = find_any(address, &block);
+    CUresult code = PRELOAD_FORWARD(cuPointerGetAttributes, count, attributes, data, found == PRELOAD_FREE ? NOWHERE : address);
+    for (unsigned i = 0; i < count && code == CUDA_SUCCESS && found == PRELOAD_LIVE; i++) {
         correct(data[i], attributes[i], &block);
     }
     return code;
@@ -244,7 +249,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
     static _Atomic bool said;
     preload_block block;
-    if (find_for(address, &block) != OURS_LIVE) {
+    if (find_for(address, &block) != PRELOAD_LIVE) {
         return PRELOAD_FORWARD(cuIpcGetMemHandle, handle, address);
     }
     if (!atomic_exchange(&said, true)) {
@@ -259,8 +264,9 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
     preload_block block;
-    return find_for((CUdeviceptr)(uintptr_t)address, &block) == THE_DRIVERS ? PRELOAD_FORWARD(cuMemRetainAllocationHandle, handle, address)
-                                                                            : CUDA_ERROR_INVALID_VALUE;
+    return find_for((CUdeviceptr)(uintptr_t)address, &block) == PRELOAD_DRIVERS
+               ? PRELOAD_FORWARD(cuMemRetainAllocationHandle, handle, address)
+               : CUDA_ERROR_INVALID_VALUE;
 }
 
 /* ---- others who need memory

@@ -82,7 +82,7 @@ void cmi_preload_pool_void(int device)
     for (int i = 0; pool && i < VOID_TRIES && (status == CMPOOL_ERR_BUSY || status == CMPOOL_ERR_CAPTURE); i++) {
         preload_block block;
         while (cmi_preload_block_take_any(device, NULL, &block)) {
-            (void)cmpool_free_unordered(pool, (void *)(uintptr_t)block.address);
+            (void)cmi_preload_block_release(pool, &block);
         }
         if (i == 0) {
             cmi_preload_report_ended(device, pool);

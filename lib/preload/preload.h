@@ -111,6 +111,8 @@ typedef enum preload_free_sync { PRELOAD_FREE_EVENT, PRELOAD_FREE_HOST, PRELOAD_
 preload_free_sync cmi_preload_free_sync(void);
 /* The option async: whether requests in the order of a stream are the pool's to serve. */
 bool cmi_preload_async_from_pool(void);
+/* The option pinned: whether pinned host memory is the pool's to serve. */
+bool cmi_preload_pinned_from_pool(void);
 /* The value of the last setting with the key in CUDAMEMPOOL_CONF, not terminated; NULL: there is none. */
 const char *cmi_preload_setting(const char *key, size_t *length);
 /* The pool's answer in the driver's words. A refusal is kept for the report. */
@@ -141,8 +143,12 @@ typedef struct preload_block {
     CUcontext context;        /* NULL: it is of none, since it was asked for in the order of a stream */
     CUmemoryPool memory_pool; /* what the driver would have taken such memory from */
     int device;
-    bool in_order; /* asked for in the order of a stream */
+    bool in_order;       /* asked for in the order of a stream */
+    unsigned host_flags; /* pinned host memory: as asked for */
 } preload_block;
+
+/* In the address of a block, which is a multiple of 512: it is pinned host memory. Device addresses never find such a block. */
+#define PRELOAD_HOST UINT64_C(1)
 
 /* false: no host memory. */
 bool cmi_preload_block_add(const preload_block *block);
@@ -151,11 +157,18 @@ bool cmi_preload_block_find(uint64_t address, preload_block *block);
 bool cmi_preload_block_take(uint64_t address, preload_block *block);
 /* Take any block of a device, of a context unless NULL; false: none left. */
 bool cmi_preload_block_take_any(int device, CUcontext context, preload_block *block);
+/* Give a block that was taken to the pool it came from. */
+cmpool_status cmi_preload_block_release(cmpool_t pool, const preload_block *block);
 /* Whether a device has blocks of another context. */
 bool cmi_preload_block_others(int device, CUcontext context);
 
 /* ---- memory (memory.c) ----------------------------------------------------------------------------------------------------------------
  */
+
+/* Whose the memory at an address is. What lies free in a pool is mapped and yet nobody's. */
+typedef enum preload_whose { PRELOAD_DRIVERS, PRELOAD_LIVE, PRELOAD_FREE } preload_whose;
+/* pinned.c: the block of pinned host memory around an address, its address without PRELOAD_HOST. */
+preload_whose cmi_preload_pinned_find(uint64_t address, preload_block *block);
 
 /* Not a code: the pool could not be asked, or must not answer. */
 enum { PRELOAD_ASK_DRIVER = -1 };

@@ -126,6 +126,12 @@ preload_free_sync cmi_preload_free_sync(void)
     return (preload_free_sync)choice(&known, "free_sync", CMPOOL_CHOICES_free_sync);
 }
 
+bool cmi_preload_pinned_from_pool(void)
+{
+    static _Atomic int known;
+    return choice(&known, "pinned", "false|true|off|on|0|1") % 2 == 1;
+}
+
 bool cmi_preload_async_from_pool(void)
 {
     static _Atomic int known;

@@ -26,6 +26,7 @@ static struct {
     __typeof__(simcuda_races) *races;
     __typeof__(simcuda_finding_text) *finding_text;
     __typeof__(simcuda_findings) *findings;
+    __typeof__(simcuda_count_objects) *count_objects;
 } panel;
 
 #define SAY(call) printf("%s: %d\n", #call, (int)(call))
@@ -52,6 +53,7 @@ static void find_panel(void)
     FIND(races);
     FIND(finding_text);
     FIND(findings);
+    FIND(count_objects);
 }
 
 static void say_counts(void)
@@ -728,6 +730,70 @@ static int behave_async(void)
     return 0;
 }
 
+/* ---- pinned host memory ----------------------------------------------------------------------------------------------------------------
+ */
+
+static void say_pinned(const char *what, char *at)
+{
+    unsigned flags = 99;
+    int type = 0;
+    CUdeviceptr device = 0, start = 0;
+    size_t range = 0;
+    printf("%s: flags %d", what, cu->cuMemHostGetFlags(&flags, at));
+    printf(" %u", flags);
+    printf(", device pointer %d", cu->cuMemHostGetDevicePointer(&device, at, 0));
+    printf(" same %d", device == (CUdeviceptr)(uintptr_t)at);
+    CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                    CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    void *data[] = {&type, &start, &range};
+    printf(", attributes %d", cu->cuPointerGetAttributes(3, wanted, data, (CUdeviceptr)(uintptr_t)at));
+    printf(" type %d offset %lld bytes %zu\n", type, start ? (long long)((CUdeviceptr)(uintptr_t)at - start) : -1, range);
+}
+
+static int behave_pinned(void)
+{
+    static const size_t sizes[] = {1, 4096, 100000, MIB, 3 * MIB + 5};
+    enum { COUNT = sizeof sizes / sizeof *sizes };
+    void *blocks[COUNT][2], *none = &none;
+    CUstream stream;
+    CUdeviceptr on_device;
+    MUST(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cu->cuMemAlloc(&on_device, 4 * MIB));
+    for (int i = 0; i < COUNT; i++) {
+        MUST(cu->cuMemHostAlloc(&blocks[i][0], sizes[i], i % 3 == 2 ? CU_MEMHOSTALLOC_WRITECOMBINED : CU_MEMHOSTALLOC_PORTABLE));
+        MUST(cu->cuMemAllocHost(&blocks[i][1], sizes[i]));
+        printf("aligned %d\n", (uintptr_t)blocks[i][0] % 4096 == 0 && (uintptr_t)blocks[i][1] % 4096 == 0);
+        say_pinned("start", blocks[i][0]);
+        say_pinned("inside", (char *)blocks[i][1] + sizes[i] - 1);
+    }
+    SAY(cu->cuMemFree((CUdeviceptr)(uintptr_t)blocks[1][0]));
+    SAY(cu->cuMemFreeHost((char *)blocks[1][0] + 8));
+    SAY(cu->cuMemHostAlloc(&none, 4096, 0x80));
+    SAY(cu->cuMemHostAlloc(&none, 0, 0));
+    SAY(cu->cuMemHostAlloc(NULL, 4096, 0));
+    for (int round = 0; round < 200; round++) {
+        void *passing;
+        MUST(cu->cuMemHostAlloc(&passing, sizes[round % COUNT], 0));
+        memset(passing, round, sizes[round % COUNT]);
+        MUST(cu->cuMemcpyHtoDAsync(on_device, passing, sizes[round % COUNT], stream));
+        MUST(cu->cuStreamSynchronize(stream));
+        MUST(cu->cuMemFreeHost(passing));
+    }
+    for (int i = 0; i < COUNT - 1; i++) {
+        SAY(cu->cuMemFreeHost(blocks[i][0]));
+        SAY(cu->cuMemFreeHost(blocks[i][1]));
+        SAY(cu->cuMemFreeHost(blocks[i][1]));
+    }
+    SAY(cu->cuMemFree(on_device));
+    MUST(cu->cuStreamDestroy(stream));
+    SAY(cu->cuDevicePrimaryCtxReset(0)); /* the last ones go with the context */
+    simcuda_census census;
+    panel.count_objects(0, &census);
+    printf("pinned bytes left: %llu\n", (unsigned long long)census.pinned_bytes);
+    printf("# pinned requests %llu\n", (unsigned long long)(panel.calls_of("cuMemHostAlloc") + panel.calls_of("cuMemAllocHost_v2")));
+    return 0;
+}
+
 static const struct {
     const char *name;
     int (*behave)(void);
@@ -752,6 +818,7 @@ static const struct {
     {"ends", behave_ends},
     {"ordered", behave_ordered},
     {"async", behave_async},
+    {"pinned", behave_pinned},
 };
 
 int client_behave(const client_driver *driver, const char *behaviour)

@@ -44,6 +44,12 @@
     X(cuPointerGetAttribute, cuPointerGetAttribute, 4000, (void *data, CUpointer_attribute attribute, CUdeviceptr address))               \
     X(cuPointerGetAttributes, cuPointerGetAttributes, 7000,                                                                               \
       (unsigned count, CUpointer_attribute *attributes, void **data, CUdeviceptr address))                                                \
+    X(cuMemHostAlloc, cuMemHostAlloc, 2020, (void **address, size_t bytes, unsigned flags))                                               \
+    X(cuMemAllocHost, cuMemAllocHost_v2, 3020, (void **address, size_t bytes))                                                            \
+    X(cuMemFreeHost, cuMemFreeHost, 2000, (void *address))                                                                                \
+    X(cuMemHostGetFlags, cuMemHostGetFlags, 2030, (unsigned *flags, void *address))                                                       \
+    X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020, (CUdeviceptr * device, void *address, unsigned flags))               \
+    X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 3020, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))                   \
     X(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010, (CUipcMemHandle * handle, CUdeviceptr address))                                         \
     X(cuStreamCreate, cuStreamCreate, 2000, (CUstream * stream, unsigned flags))                                                          \
     X(cuStreamDestroy, cuStreamDestroy_v2, 4000, (CUstream stream))                                                                       \

@@ -98,6 +98,23 @@ class Clients(unittest.TestCase):
                     self.assertEqual(served, outcomes)
                     self.assertEqual((served_counts["ordered requests"], served_counts["races"]), (4, 0))  # three bad ones and the graph's
 
+    def test_pinned_host_memory(self):
+        """pinned: what programs are told of pinned memory is the same, whether the driver serves it or the pool."""
+        for kind in KINDS:
+            for order in ("eager", "lazy"):
+                with self.subTest(kind=kind, order=order):
+                    device = f"{DEVICES},order={order}"
+                    outcomes, counts = split(run(KINDS[kind] + ["pinned"], device=device).stdout)
+                    self.assertGreater(counts["pinned requests"], 200)
+                    left, left_counts = split(run(KINDS[kind] + ["pinned"], preload=True, device=device).stdout)
+                    self.assertEqual((left, left_counts["pinned requests"]), (outcomes, counts["pinned requests"]))
+                    served, served_counts = split(
+                        run(KINDS[kind] + ["pinned"], preload=True, device=device, CUDAMEMPOOL_CONF="pinned:on").stdout)
+                    self.assertEqual(served, outcomes)
+                    # a device that finishes nothing before the host waits keeps more of it busy
+                    self.assertLess(served_counts["pinned requests"], 20 if order == "eager" else 100)
+                    self.assertEqual(served_counts["races"], 0)
+
     def test_callers(self):
         """bypass: libraries whose memory is the driver's own, known by the address that a call returns to."""
         names = ["libplain", "libnccl", "libordinary", "libmpi"]
