@@ -73,6 +73,7 @@ typedef struct outcome {
     size_t at;         /* operation in progress; count: taking down */
     uint64_t refusals; /* each of them judged */
     uint64_t served;
+    uint64_t meetings; /* operations during another thread's request */
     bool failed;
     char fault[FAULT_BYTES]; /* "kind: what" */
 } outcome;

@@ -11,11 +11,13 @@
 
 #include <cudamempool/cudamempool.h>
 
+#include <pthread.h>
+
 /* clang-format off */
 #define WORLD_PANEL(F)                                                                                     \
     F(configure) F(touch) F(gate_close) F(gate_open) F(run_device) F(sibling_take) F(sibling_return)       \
     F(count_objects) F(mappings) F(races) F(findings) F(finding_text) F(fail) F(fail_clear)                \
-    F(failures_injected)
+    F(failures_injected) F(park) F(wait_parked) F(release_parked)
 #define WORLD_DRIVER(F)                                                                                    \
     F(cuInit, (unsigned flags)) F(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))        \
     F(cuDevicePrimaryCtxRelease_v2, (CUdevice device)) F(cuCtxSetCurrent, (CUcontext context))             \
@@ -80,6 +82,17 @@ typedef struct graph_page {
     unsigned set;
 } graph_page;
 
+/* A request by a second thread, see aside.c. */
+typedef struct world_aside {
+    pthread_t thread, release;
+    bool lives; /* it stands still in a driver call */
+    cmpool_t pool;
+    uint64_t bytes;
+    CUstream stream;
+    void *address;
+    cmpool_status status;
+} world_aside;
+
 typedef struct world {
     const program_settings *settings;
     outcome *result;
@@ -98,6 +111,9 @@ typedef struct world {
     bool failing; /* a driver call of the present or the next operation is to fail */
     uint64_t failures_before;
     bool host_may_wait; /* in the present operation */
+    world_aside aside;
+    operation aside_step;
+    bool calls_back;    /* a pool has had a callback, which changes the world from within a request */
     unsigned shrinking; /* slot of the pool that the present operation tells to give memory up */
 } world;
 
@@ -132,6 +148,25 @@ bool world_end_capture(world *w);
 bool world_launch(world *w, unsigned set, unsigned graph, unsigned stream);
 /* No graph of the set runs any more. */
 bool world_drop_graphs(world *w, unsigned set);
+
+/* ---- blocks.c, others.c: the operations ---------------------------------------------------------------------------------------- */
+
+#define OPERATION(name, weight, operands) bool do_##name(world *w, const operation *step);
+#include "operations.def"
+#undef OPERATION
+bool world_free_block(world *w, world_block *block, unsigned stream);
+/* A stream to free the block on: the one it was made for, or another that lives. */
+unsigned world_own_stream(const world *w, const world_block *block);
+/* Is the block a live capture's, so that whatever happens to it happens in the capture? */
+bool world_is_captured(const world *w, const world_block *block);
+/* The second thread's request has ended, or ends now: what it got is in the world. */
+bool world_finish_aside(world *w);
+
+/* ---- aside.c ------------------------------------------------------------------------------------------------------------------ */
+
+/* A second thread asks; with `aside.lives` it has not ended yet. To be ended in any case. */
+bool world_ask_aside(world *w, cmpool_t pool, uint64_t bytes, CUstream stream, unsigned place);
+void world_end_aside(world *w);
 
 /* ---- judge.c: told by the device and the program's own list alone ------------------------------------------------------------------ */
 
