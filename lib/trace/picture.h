@@ -140,8 +140,8 @@ typedef struct cmi_picture {
     const char *format; /* "pytorch", "memory_viz-json", "rmm-csv", "kineto", "cudamempool", "cmtrace"...; static */
     bool has_state;     /* segments and blocks say what was held when the file was written */
     bool has_history;   /* events */
-    bool history_cut;   /* the history does not begin with the program: blocks were live before its first event */
     char **strings;
+    struct cmi_picture_text *text; /* what they are made of (build.c) */
     size_t string_count;
     cmi_picture_frame *frames;
     size_t frame_count;
@@ -205,6 +205,7 @@ typedef struct cmi_picture_life {
     uint32_t free_event;     /* FREE_REQUESTED, or FREE_COMPLETED where there is no other; CMI_NONE: not freed in the history */
     uint32_t done_event;     /* FREE_COMPLETED; CMI_NONE: not in the history */
     uint32_t block;          /* in the final state; CMI_NONE */
+    uint32_t replaces;       /* the life at this address that must have ended unseen before this one; CMI_NONE */
     cmi_stack_id stack;
     cmi_string_id tag;
     uint32_t device;

@@ -39,8 +39,17 @@ typedef struct cmi_trace_header {
     char *key, *value;
 } cmi_trace_header;
 
+/* What a file of another format says of the run that it was recorded from. */
+typedef struct cmi_trace_recorded {
+    bool known; /* the two sums */
+    uint64_t peak_reserved_bytes;
+    uint64_t stranded_bytes;  /* that peak less the peak of live bytes */
+    uint32_t device, devices; /* the trace is of that one of so many; 0 devices: the file does not say */
+} cmi_trace_recorded;
+
 typedef struct cmi_trace {
-    const char *format; /* "cmtrace" or "cmtrace.gz"; static */
+    const char *format; /* "cmtrace", "cmtrace.gz", or as cmi_picture's; static */
+    cmi_trace_recorded recorded;
     cmi_trace_event *events;
     size_t event_count;
     size_t call_count; /* events that are calls: ALLOC, FREE, USE */
@@ -58,8 +67,9 @@ typedef struct cmi_trace {
 } cmi_trace;
 
 /*
- * Read a file, plain or gzip as its content says. Returns 0, or -1 with one line "PATH:LINE: fault" (no newline) in fault; line 0 is a
- * file that could not be opened or read at all. On failure *trace is empty and nothing is left allocated.
+ * Read a file, plain or gzip as its content says; of any format that cmi_picture_read knows, as the trace of its busiest device. Returns 0,
+ * or -1 with one line "PATH:LINE: fault" (no newline) in fault; line 0 is a file that could not be opened or read at all. On failure *trace
+ * is empty and nothing is left allocated.
  */
 int cmi_trace_read(const char *path, cmi_trace *trace, char *fault, size_t fault_bytes);
 /* The same from memory; name stands in fault lines. */

@@ -1,0 +1,170 @@
+/*
+ * What was held when a request of the history was refused. A snapshot that is taken after the exception shows a program that has let go of
+ * most of its blocks; the history still tells what was live at the refusal, and where there was room. No locks; everything belongs to the
+ * call. Called when a picture is finished.
+ */
+#include "trace/build.h"
+#include <stdlib.h>
+
+enum { MOST_LOOKED_AT = 32, LIVE_UNIT = 512 }; /* programs that retry are refused thousands of times: the last are looked at */
+
+/* One edge of a range: how far what is covered and what is taken changes there. */
+typedef struct edge {
+    uint64_t address;
+    int8_t covered, taken;
+    bool cut; /* idle bytes on the two sides do not make one run */
+} edge;
+
+typedef struct edges {
+    edge *edges;
+    size_t count;
+} edges;
+
+static bool add_range(edges *e, uint64_t address, uint64_t bytes, int covered, int taken, bool cut)
+{
+    const edge ends[2] = {{address, (int8_t)covered, (int8_t)taken, cut}, {address + bytes, (int8_t)-covered, (int8_t)-taken, cut}};
+    for (size_t i = 0; i < 2; i++) {
+        if (!cmi_grow(&e->edges, e->count, sizeof *e->edges))
+            return false;
+        e->edges[e->count++] = ends[i];
+    }
+    return true;
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const edge *x = a, *y = b;
+    return (x->address > y->address) - (x->address < y->address);
+}
+
+/* The longest stretch that is covered and not taken. */
+static uint64_t longest_idle(edges *e)
+{
+    uint64_t longest = 0, begin = 0;
+    int64_t covered = 0, taken = 0;
+    bool inside = false;
+    if (e->count > 1)
+        qsort(e->edges, e->count, sizeof *e->edges, by_address);
+    for (size_t i = 0; i < e->count;) {
+        const uint64_t address = e->edges[i].address;
+        bool cut = false;
+        for (; i < e->count && e->edges[i].address == address; i++) {
+            covered += e->edges[i].covered;
+            taken += e->edges[i].taken;
+            cut = cut || e->edges[i].cut;
+        }
+        bool idle = covered > 0 && taken <= 0;
+        if (inside && (!idle || cut) && address - begin > longest)
+            longest = address - begin;
+        if (idle && (!inside || cut))
+            begin = address;
+        inside = idle;
+    }
+    return longest;
+}
+
+/* Segments as they were at an event: those at the end, and every later change undone. */
+static bool segments_at(const cmi_picture *p, const cmi_picture_refusal *r, edges *e)
+{
+    bool room = true;
+    for (size_t i = 0; room && i < p->segment_count; i++)
+        if (p->segments[i].device == r->device)
+            room = add_range(e, p->segments[i].address, p->segments[i].bytes, 1, 0, !p->segments[i].expandable);
+    for (size_t i = r->event + 1; room && i < p->event_count; i++) {
+        const cmi_picture_event *event = &p->events[i];
+        if (event->device != r->device || event->address == CMI_UNKNOWN)
+            continue;
+        if (event->kind == CMI_EVENT_SEGMENT_ALLOC || event->kind == CMI_EVENT_SEGMENT_MAP)
+            room = add_range(e, event->address, event->bytes, -1, 0, event->kind == CMI_EVENT_SEGMENT_ALLOC);
+        else if (event->kind == CMI_EVENT_SEGMENT_FREE || event->kind == CMI_EVENT_SEGMENT_UNMAP)
+            room = add_range(e, event->address, event->bytes, 1, 0, event->kind == CMI_EVENT_SEGMENT_FREE);
+    }
+    return room;
+}
+
+static uint64_t reserved_at(const cmi_picture *p, const cmi_picture_lives *lives, const cmi_picture_refusal *r)
+{
+    uint64_t reserved = lives->run.first_reserved_bytes;
+    for (size_t i = 0; reserved != CMI_UNKNOWN && i < r->event; i++) {
+        const cmi_picture_event *event = &p->events[i];
+        if (event->device == r->device && (event->kind == CMI_EVENT_SEGMENT_ALLOC || event->kind == CMI_EVENT_SEGMENT_MAP))
+            reserved += event->bytes;
+        else if (event->device == r->device && (event->kind == CMI_EVENT_SEGMENT_FREE || event->kind == CMI_EVENT_SEGMENT_UNMAP))
+            reserved -= event->bytes;
+    }
+    return reserved;
+}
+
+static bool look_at(const cmi_picture *p, const cmi_picture_lives *lives, cmi_picture_refusal *r)
+{
+    edges e = {0};
+    bool room = segments_at(p, r, &e);
+    r->live_bytes = r->pending_bytes = 0;
+    for (size_t i = 0; room && i < lives->count; i++) {
+        const cmi_picture_life *life = &lives->lives[i];
+        bool begun = life->alloc_event == CMI_NONE || life->alloc_event < r->event, done = life->done_event < r->event;
+        if (!begun || done)
+            continue;
+        uint64_t bytes = (life->bytes + LIVE_UNIT - 1) / LIVE_UNIT * LIVE_UNIT;
+        *(life->free_event < r->event ? &r->pending_bytes : &r->live_bytes) += bytes;
+        room = add_range(&e, life->address, bytes, 0, 1, false);
+    }
+    r->reserved_bytes = reserved_at(p, lives, r);
+    if (r->reserved_bytes != CMI_UNKNOWN)
+        r->idle_bytes = r->reserved_bytes > r->live_bytes + r->pending_bytes ? r->reserved_bytes - r->live_bytes - r->pending_bytes : 0;
+    if (p->has_state)
+        r->largest_idle_bytes = room ? longest_idle(&e) : CMI_UNKNOWN;
+    free(e.edges);
+    return room;
+}
+
+/* Room in private pools serves only them: none is known where there are none. */
+static uint64_t private_idle(const cmi_picture *p)
+{
+    for (size_t i = 0; i < p->pool_count; i++)
+        if (p->pools[i].is_private)
+            return CMI_UNKNOWN;
+    return p->has_state ? 0 : CMI_UNKNOWN;
+}
+
+static bool add_refusal(cmi_picture *p, uint32_t number)
+{
+    const cmi_picture_event *event = &p->events[number];
+    if (!cmi_grow(&p->refusals, p->refusal_count, sizeof *p->refusals))
+        return false;
+    p->refusals[p->refusal_count++] = (cmi_picture_refusal){.event = number,
+                                                            .device = event->device,
+                                                            .request_bytes = event->bytes,
+                                                            .live_bytes = CMI_UNKNOWN,
+                                                            .pending_bytes = CMI_UNKNOWN,
+                                                            .reserved_bytes = CMI_UNKNOWN,
+                                                            .idle_bytes = CMI_UNKNOWN,
+                                                            .largest_idle_bytes = CMI_UNKNOWN,
+                                                            .private_idle_bytes = private_idle(p),
+                                                            .device_free_bytes = event->address,
+                                                            .limit_bytes = CMI_UNKNOWN,
+                                                            .stack = event->stack};
+    return true;
+}
+
+int cmi_build_refusals(cmi_builder *b)
+{
+    cmi_picture *p = b->picture;
+    bool room = true;
+    for (uint32_t i = 0; room && i < p->event_count; i++)
+        if (p->events[i].kind == CMI_EVENT_REFUSED)
+            room = add_refusal(p, i);
+    for (uint32_t device = 0; room && device < p->device_count; device++) {
+        cmi_picture_lives lives = {0};
+        unsigned looked = 0;
+        for (size_t i = p->refusal_count; room && i-- > 0 && looked < MOST_LOOKED_AT;) {
+            if (p->refusals[i].device != device)
+                continue;
+            if (looked++ == 0)
+                room = cmi_picture_match(p, device, &lives) == 0;
+            room = room && look_at(p, &lives, &p->refusals[i]);
+        }
+        cmi_picture_lives_free(&lives);
+    }
+    return room ? 0 : cmi_reader_fault(b->reader, "no host memory for what it holds");
+}
