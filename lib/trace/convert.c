@@ -331,7 +331,7 @@ static bool add_state(cmi_picture *p, uint32_t device, cmi_picture_lives *lives)
     for (size_t i = 0; i < lives->count; i++) {
         const cmi_picture_life *life = &lives->lives[i];
         uint64_t bytes = rounded(life->bytes);
-        if (bytes == 0 || bytes > UINT64_MAX - life->address)
+        if (bytes == 0 || bytes > CMI_TRACE_LARGEST_BLOCK || bytes > UINT64_MAX - life->address)
             continue;
         if (segment == NULL || life->address > segment->address + segment->bytes) {
             if (!cmi_grow(&p->segments, p->segment_count, sizeof *p->segments))

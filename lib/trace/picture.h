@@ -171,7 +171,7 @@ typedef struct cmi_picture {
 
 /*
  * Read a file of any format that is known, plain or gzip; told by its content, not by its name. Returns 0, or -1 with one line
- * "PATH: fault" or "PATH:LINE: fault" (no newline) in fault; then *picture is empty and nothing is left allocated.
+ * "PATH:LINE: fault" (no newline) in fault, for a pickle "PATH:1: byte N: fault"; then *picture is empty and nothing is left allocated.
  */
 int cmi_picture_read(const char *path, cmi_picture *picture, char *fault, size_t fault_bytes);
 /* The same from memory; name stands in fault lines. */

@@ -14,9 +14,10 @@ enum { WINDOW = 1 << 17, LONGEST_LINE = 1 << 16 };
 int cmi_reader_fault(cmi_reader *reader, const char *format, ...)
 {
     va_list list;
-    int used = reader->binary ? snprintf(reader->fault, reader->fault_bytes, "%s: byte %llu: ", reader->name,
-                                         (unsigned long long)(reader->taken + reader->next))
-                              : snprintf(reader->fault, reader->fault_bytes, "%s:%u: ", reader->name, (unsigned)reader->line);
+    int used = snprintf(reader->fault, reader->fault_bytes, "%s:%u: ", reader->name, (unsigned)reader->line);
+    if (reader->binary && used >= 0 && (size_t)used < reader->fault_bytes)
+        used += snprintf(reader->fault + used, reader->fault_bytes - (size_t)used,
+                         "byte %llu: ", (unsigned long long)(reader->taken + reader->next));
     if (used >= 0 && (size_t)used < reader->fault_bytes) {
         va_start(list, format);
         vsnprintf(reader->fault + used, reader->fault_bytes - (size_t)used, format, list);
@@ -147,7 +148,8 @@ static int parse_picture(cmi_reader *r, format which, cmi_picture *picture)
 {
     cmi_builder builder;
     int result = cmi_build_begin(&builder, r, picture);
-    r->binary = which == PICKLE;
+    r->binary = which == PICKLE; /* one line, whose bytes are named */
+    r->line = r->binary;
     picture->format = which == PICKLE ? "pytorch" : which == JSON ? "memory_viz-json" : "rmm-csv";
     if (result == 0)
         result = which == PICKLE ? cmi_pickle_parse(r, &builder) : which == JSON ? cmi_json_parse(r, &builder) : cmi_rmm_parse(r, &builder);

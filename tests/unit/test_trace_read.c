@@ -175,11 +175,11 @@ static void faults(void **state)
         {"s one\n", "t:1: the step 'one' is not a number"},
         {"p\n", "t:1: the phase is missing"},
         {"# format cmtrace-2\na 1 512 0\n", "t:1: the format 'cmtrace-2' is not known"},
-        {"Thread,Time,Action,Pointer,Size,Stream\n", "t:1: an RMM log"},
+        {"Thread,Time,Action,Pointer,Size,Stream\n", "t:1: the file holds no allocation"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect_fault(cases[i].text, strlen(cases[i].text), cases[i].fault);
-    expect_fault("\x80\x04\x95zz", 5, "t:1: a pickle");
+    expect_fault("\x80\x04\x95zz", 5, "t:1: byte 3: the pickle is cut off");
     expect_fault("a 1 512 0\n\0\0\0", 13, "t:1: binary data");
 }
 

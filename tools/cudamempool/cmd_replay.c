@@ -5,7 +5,8 @@
 #include <string.h>
 
 static const char usage[] = "Usage: cudamempool replay [OPTION]... FILE...\n"
-                            "Run the allocations of recorded traces (cmtrace, plain or gzip) through the pool and report what it took.\n"
+                            "Run the allocations of recorded traces and memory snapshots (cmtrace, PyTorch snapshots, RMM logs, profiler\n"
+                            "traces; plain or gzip) through the pool and report what it took.\n"
                             "\n"
                             "  --device D        sim:SIZE[,order=eager|lazy|random:SEED][,page=SIZE]... or cuda:N; without it sim:24GiB\n"
                             "  --conf C          pool options \"key:value,key:value\", applied over CUDAMEMPOOL_CONF\n"
@@ -71,6 +72,7 @@ static int measure(const char *file, const cmi_trace *trace, const replay_option
     if (code != EXIT_FINE)
         return code;
     replay_explain(&report);
+    replay_closing(&report, options->closing);
     if (options->json) {
         if (replay_print_json(&report) != 0)
             return tool_say(EXIT_DEVICE, "%s: its result could not be written", file);
@@ -104,14 +106,35 @@ static int replay_file(const char *file, const replay_options *options, unsigned
     return code;
 }
 
+/* Exit status: the worst over all files. */
+static int replay_files(char **files, int count, replay_options *options)
+{
+    unsigned rows = 0; /* of the table */
+    int worst = EXIT_FINE;
+    char *sentences = NULL;
+    size_t bytes;
+    options->closing = open_memstream(&sentences, &bytes);
+    if (options->closing == NULL)
+        return tool_say(EXIT_DEVICE, "no host memory for what is to be said");
+    for (int i = 0; i < count; i++) {
+        int code = replay_file(files[i], options, &rows);
+        worst = code > worst ? code : worst;
+    }
+    if (rows > 0)
+        replay_table_end(options);
+    if (fclose(options->closing) == 0 && sentences[0] != '\0')
+        fprintf(options->json ? stderr : stdout, "%s%s", options->json ? "" : "\n", sentences);
+    free(sentences);
+    return worst;
+}
+
 int cmd_replay(int argc, char **argv)
 {
     replay_options options = {.device = "sim:24GiB"};
     tool_words words = {.argv = argv, .argc = argc, .at = 1};
     tool_option option;
     char **files = calloc((size_t)argc, sizeof *files);
-    int count = 0, code = -1, worst = EXIT_FINE;
-    unsigned rows = 0; /* of the table */
+    int count = 0, code = -1;
     if (files == NULL)
         return tool_say(EXIT_DEVICE, "no host memory for the list of files");
     while (code < 0 && tool_next_option(&words, &option, files, &count))
@@ -127,15 +150,8 @@ int cmd_replay(int argc, char **argv)
         if (code == EXIT_FINE)
             code = -1;
     }
-    if (code < 0) {
-        for (int i = 0; i < count; i++) {
-            code = replay_file(files[i], &options, &rows);
-            worst = code > worst ? code : worst;
-        }
-        if (rows > 0)
-            replay_table_end(&options);
-        code = worst;
-    }
+    if (code < 0)
+        code = replay_files(files, count, &options);
     free(files);
     return code;
 }

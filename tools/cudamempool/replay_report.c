@@ -37,6 +37,17 @@ static void put_calls(json *out, const replay_outcome *run)
     json_end_object(out);
 }
 
+static void put_recorded(json *out, const cmi_trace_recorded *recorded)
+{
+    if (recorded->known) {
+        json_integer(out, "as_run_peak_reserved_bytes", recorded->peak_reserved_bytes);
+        json_integer(out, "as_run_stranded_bytes", recorded->stranded_bytes);
+    } else {
+        json_null(out, "as_run_peak_reserved_bytes");
+        json_null(out, "as_run_stranded_bytes");
+    }
+}
+
 int replay_print_json(const replay_report *r)
 {
     json out = {0};
@@ -50,6 +61,7 @@ int replay_print_json(const replay_report *r)
     json_integer(&out, "streams", r->trace->stream_count);
     json_integer(&out, "peak_live_bytes", r->trace->peak_live_bytes);
     json_integer(&out, "peak_reserved_bytes", run->peak_reserved_bytes);
+    put_recorded(&out, &r->trace->recorded);
     json_real(&out, "efficiency", ratio(run->peak_live_bytes, run->peak_reserved_bytes), 6);
     json_bool(&out, "served", run->refusals == 0);
     json_integer(&out, "refusals", run->refusals);
@@ -155,4 +167,22 @@ void replay_explain(const replay_report *r)
         for (size_t i = 0; i < REPLAY_MOST_FINDINGS && run->finding[i][0] != '\0'; i++)
             tool_say(0, "%s:   %s", r->file, run->finding[i]);
     }
+}
+
+void replay_closing(const replay_report *r, FILE *closing)
+{
+    const cmi_trace_recorded *recorded = &r->trace->recorded;
+    const replay_outcome *run = r->run;
+    if (recorded->devices > 1)
+        fprintf(closing, "%s: of %u GPUs, this is GPU %u, which has the most events.\n", r->file, (unsigned)recorded->devices,
+                (unsigned)recorded->device);
+    if (!recorded->known)
+        return;
+    fprintf(closing, "%s: this run reserved %.2f GiB for %.2f GiB live; libcudamempool ", r->file, gib(recorded->peak_reserved_bytes),
+            gib(r->trace->peak_live_bytes));
+    if (r->capacity_bytes != 0 || run->refusals == 0)
+        fprintf(closing, "serves it in %.2f GiB", gib(r->capacity_bytes != 0 ? r->capacity_bytes : run->peak_reserved_bytes));
+    else
+        fprintf(closing, "cannot serve it on %s", r->options->device);
+    fprintf(closing, " (%.2f GiB were stranded).\n", gib(recorded->stranded_bytes));
 }

@@ -5,6 +5,7 @@
 #include "device.h"
 #include "pool.h"
 #include "tool.h"
+#include <stdio.h>
 
 typedef struct replay_options {
     const char *device; /* as written */
@@ -12,6 +13,7 @@ typedef struct replay_options {
     pool_conf conf;
     bool find_capacity, json, sync_steps;
     unsigned repeat_last;
+    FILE *closing; /* sentences that are printed in the end */
 } replay_options;
 
 enum { REPLAY_MOST_FINDINGS = 4 };
@@ -61,7 +63,11 @@ size_t replay_outcome_bytes(size_t steps);
 int replay_find_capacity(const char *file, const cmi_trace *trace, const replay_options *options, tool_progress *progress,
                          uint64_t *capacity_bytes);
 
-/* Output. */
+/*
+ * Output. The closing sentence sets what the recorded run reserved beside what the pool needs, for files that say the first; it goes to
+ * closing, to be printed behind all the rest.
+ */
+void replay_closing(const replay_report *report, FILE *closing);
 int replay_print_json(const replay_report *report);
 void replay_table_begin(const replay_options *options);
 void replay_table_row(const replay_report *report);
