@@ -3,6 +3,8 @@ import glob
 import gzip
 import json
 import os
+import pickle
+import pickletools
 import random
 import subprocess
 import sys
@@ -82,7 +84,7 @@ class Cli(unittest.TestCase):
 
 class Words(Cli):
     def test_help_and_version(self):
-        for words in (["--help"], ["replay", "--help"], ["scenario", "--help"]):
+        for words in (["--help"], ["convert", "--help"], ["replay", "--help"], ["scenario", "--help"]):
             result = tool(*words)
             self.assertEqual((result.returncode, result.stderr), (0, b""), words)
             self.assertTrue(result.stdout.startswith(b"Usage: cudamempool"), words)
@@ -167,6 +169,104 @@ class BadTraces(Cli):
         self.assertEqual(result.returncode, 2)
         self.assertEqual([line["file"] for line in self.lines(result)], [good])
         self.assertEqual(len(result.stderr.decode().splitlines()), len(bad))
+
+
+class Convert(Cli):
+    """From a recorded snapshot to every format and back; the pickle as PyTorch's own tools take it."""
+
+    def setUp(self):
+        super().setUp()
+        self.source = os.path.join(SOURCE, "tests/data/tiny.pickle")
+
+    def convert(self, source, name, *words):
+        out = self.path(name)
+        result = tool("convert", source, "-o", out, *words)
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, b"", b""))
+        return out
+
+    def blocks(self, snapshot):
+        """Blocks as the viewer places them: by a running sum in their segment."""
+        found = []
+        for segment in snapshot["segments"]:
+            self.assertEqual(segment["total_size"], sum(block["size"] for block in segment["blocks"]))
+            address = segment["address"]
+            for block in segment["blocks"]:
+                found.append((segment["device"], segment["stream"], address, block["size"], block["state"]))
+                address += block["size"]
+        return found
+
+    def test_pickle_is_what_the_viewer_knows(self):
+        many = ["# format cmtrace-1"] + [f"a {i} {512 * (1 + i % 7)} {i % 2}" for i in range(1, 3001)] + [f"f {i} 0" for i in range(1, 1500)]
+        written = self.convert(self.path("many", "\n".join(many) + "\n"), "many.pickle")
+        known = {"PROTO", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "MARK", "APPENDS", "SETITEMS", "EMPTY_LIST", "EMPTY_DICT", "TUPLE2",
+                 "BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE", "NEWTRUE", "NEWFALSE", "STOP"}
+        with open(written, "rb") as file:
+            data = file.read()
+        depth, groups = 0, [0]
+        for opcode, argument, _ in pickletools.genops(data):
+            self.assertIn(opcode.name, known)
+            if opcode.name == "PROTO":
+                self.assertEqual(argument, 2)
+            groups[-1] += len(opcode.stack_after) - len(opcode.stack_before) if opcode.name not in ("MARK", "APPENDS", "SETITEMS") else 0
+            if opcode.name == "MARK":
+                groups.append(0)
+            elif opcode.name in ("APPENDS", "SETITEMS"):
+                depth = max(depth, groups.pop())
+        self.assertLessEqual(depth, 1000)
+        self.assertGreater(depth, 500)
+        snapshot = pickle.loads(data)
+        (trace,) = snapshot["device_traces"]
+        self.assertEqual(len([event for event in trace if event["action"] == "alloc"]), 3000)
+        live = {(event["addr"]) for event in trace if event["action"] == "alloc"} & {
+            block[2] for block in self.blocks(snapshot) if block[4] == "active_allocated"}
+        self.assertEqual(len(live), 3000 - 1499)
+
+    def test_there_and_back(self):
+        with open(self.source, "rb") as file:
+            first = pickle.load(file)
+        for name in ("again.pickle", "again.json", "packed.json.gz"):
+            with self.subTest(name=name):
+                once = self.convert(self.source, name)
+                with open(self.convert(once, "back.pickle"), "rb") as file:
+                    self.assertEqual(self.blocks(pickle.load(file)), self.blocks(first))
+
+    def test_cmtrace_replays_to_the_same_peak(self):
+        trace = self.convert(self.source, "t.cmtrace.gz")
+        found = {}
+        for file in (self.source, trace):
+            result = tool("replay", "--json", "--device", DEVICE, file)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            (found[file],) = self.lines(result)
+        self.assertEqual(found[self.source]["format"], "pytorch")
+        self.assertEqual(found[trace]["format"], "cmtrace.gz")
+        self.assertEqual(found[self.source]["peak_live_bytes"], found[trace]["peak_live_bytes"])
+        self.assertEqual(found[self.source]["as_run_peak_reserved_bytes"], 109051904)
+        self.assertNotIn("as_run_peak_reserved_bytes", found[trace])
+
+    def test_perfetto_has_counters_and_is_read_again(self):
+        trace = self.path("t", small_trace())
+        written = self.convert(trace, "t.perfetto-trace.json")
+        with open(written) as file:
+            events = json.load(file)["traceEvents"]
+        peak = max(event["args"]["live bytes"] for event in events if event["ph"] == "C" and event["name"] == "memory")
+        (line,) = self.lines(tool("replay", "--json", "--device", DEVICE, trace))
+        self.assertEqual(peak, line["peak_live_bytes"])
+        (line,) = self.lines(tool("replay", "--json", "--device", DEVICE, written))
+        self.assertEqual((line["format"], line["peak_live_bytes"]), ("kineto", peak))
+
+    def test_sentence(self):
+        result = tool("replay", "--device", DEVICE, self.source)
+        self.assertRegex(result.stdout.decode().splitlines()[-1],
+                         r": this run reserved 0\.10 GiB for 0\.08 GiB live; libcudamempool serves it in 0\.\d\d GiB \(0\.02 GiB were stranded\)\.$")
+
+    def test_wrong_usage(self):
+        for words, part in (([], "one file"), ([self.source], "-o OUT"), ([self.source, "-o", "x"], "--to"), ([self.source, self.source], "one file"),
+                            ([self.source, "--to", "xml", "-o", "x"], "'xml'"), ([self.source, "-o", "x.cmtrace", "--gpu", "3"], "GPU 3"),
+                            ([self.path("bad", b"\x80\x04cos\nsystem\n."), "-o", "x.json"], "GLOBAL")):
+            with self.subTest(words=words):
+                self.one_fault(tool("convert", *words), part)
+                self.assertFalse(os.path.exists("x.json") or os.path.exists("x.cmtrace"))
+        self.assertEqual(tool("convert", self.source, "-o", self.path("no/such/folder.json")).returncode, 3)
 
 
 class Replay(Cli):

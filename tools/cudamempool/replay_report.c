@@ -37,15 +37,13 @@ static void put_calls(json *out, const replay_outcome *run)
     json_end_object(out);
 }
 
+/* Only files that tell of the run that was recorded have these. */
 static void put_recorded(json *out, const cmi_trace_recorded *recorded)
 {
-    if (recorded->known) {
-        json_integer(out, "as_run_peak_reserved_bytes", recorded->peak_reserved_bytes);
-        json_integer(out, "as_run_stranded_bytes", recorded->stranded_bytes);
-    } else {
-        json_null(out, "as_run_peak_reserved_bytes");
-        json_null(out, "as_run_stranded_bytes");
-    }
+    if (!recorded->known)
+        return;
+    json_integer(out, "as_run_peak_reserved_bytes", recorded->peak_reserved_bytes);
+    json_integer(out, "as_run_stranded_bytes", recorded->stranded_bytes);
 }
 
 int replay_print_json(const replay_report *r)
