@@ -10,16 +10,17 @@
 static void make_witness(cmi_device *device)
 {
     const cmi_driver *driver = device->driver;
-    device->witness = NULL;
-    if (!driver->StreamGetId || driver->StreamCreate(&device->witness, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS) {
-        return; /* where it was made all the same it stays with the context */
-    }
+    CUstream stream = NULL;
     unsigned long long id;
-    if (driver->StreamGetId(device->witness, &id) == CUDA_SUCCESS) {
+    device->witness = NULL;
+    if (!driver->StreamGetId) {
+        return;
+    }
+    if (driver->StreamCreate(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS && driver->StreamGetId(stream, &id) == CUDA_SUCCESS) {
+        device->witness = stream;
         device->witness_id = id;
-    } else {
-        (void)driver->StreamDestroy(device->witness);
-        device->witness = NULL;
+    } else if (stream) { /* made, whatever the driver said */
+        (void)driver->StreamDestroy(stream);
     }
 }
 
