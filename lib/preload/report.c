@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -171,6 +172,24 @@ static void write_all(const char *path, const text *from)
     close(file);
 }
 
+/* The memory as it is at the end, in a file of the process beside the report. */
+static void add_snapshot(text *to, const char *report)
+{
+    char path[PATH_MAX];
+    int length = snprintf(path, sizeof path, "%s.%ld.snapshot", report, (long)getpid());
+    int file = length > 0 && (size_t)length < sizeof path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    bool written = file >= 0 && cmpool_snapshot_write_fd(file) == CMPOOL_OK;
+    if (file >= 0) {
+        close(file);
+    }
+    add(to, ",\"snapshot\":");
+    if (written) {
+        add_quoted(to, path);
+    } else {
+        add(to, "null");
+    }
+}
+
 static void write_report(const char *path)
 {
     text *line = cmi_preload_map(sizeof *line);
@@ -189,6 +208,7 @@ static void write_report(const char *path)
         }
     }
     add_refusals(line);
+    add_snapshot(line, path);
     add(line, "}\n");
     write_all(path, line);
     cmi_preload_unmap(line, sizeof *line);

@@ -197,6 +197,16 @@ class Clients(unittest.TestCase):
                     device = json.loads(file.read())["devices"][0]
                 self.assertEqual((device["allocations"], device["frees"], device["live_bytes"]), (1, 1, 0))
 
+    @unittest.skipUnless(os.path.exists(os.path.join(HERE, "client_objects")), "built without a C++ compiler")
+    def test_objects(self):
+        """Memory in objects of C++: static ones give theirs back behind main."""
+        plain, served = run([os.path.join(HERE, "client_objects")]), run([os.path.join(HERE, "client_objects")], preload=True)
+        self.assertEqual((plain.returncode, plain.stderr), (0, ""))
+        self.assertIn("caught: no memory", plain.stdout)
+        self.assertEqual((served.returncode, served.stderr, split(served.stdout)[0]), (0, "", split(plain.stdout)[0]))
+        self.assertEqual(split(plain.stdout)[1]["cuMemAlloc_v2"], 7)
+        self.assertEqual(split(served.stdout)[1]["cuMemAlloc_v2"], 0)
+
     def test_python(self):
         script = os.path.join(SOURCE, "tests/preload/client_ctypes.py")
         plain, served = run([sys.executable, script]), run([sys.executable, script], preload=True)
@@ -251,6 +261,9 @@ class Run(unittest.TestCase):
             self.assertEqual(len(lines), 1)
             self.assertEqual(lines[0]["devices"][0]["allocations"], 4)
             self.assertEqual((lines[0]["refusals"], lines[0]["last_refusals"]), (0, []))
+            self.assertEqual(lines[0]["snapshot"], f"{os.path.realpath(report)}.{lines[0]['process']}.snapshot")
+            with open(lines[0]["snapshot"], encoding="utf-8") as file:
+                self.assertEqual(len(json.load(file)["devices"]), 1)
 
     def test_refusal_is_in_the_report(self):
         with tempfile.TemporaryDirectory() as folder:
