@@ -23,7 +23,7 @@ def may_include(path, included):
     if parts[:2] == ["tools", "simcuda"]:
         return included in ("driver/driver_abi.h", "driver/driver_enums.def")
     if parts[:2] == ["tools", "cudamempool"]:
-        return room in ("base", "trace")
+        return room in ("base", "trace") or included == "inspect/verdict.h"
     if parts[0] == "tests":
         # abi compares the library's own declarations of the driver with a toolkit's; simcuda's programs are written against those
         allowed = {"integration": (), "simcuda": ("driver",), "abi": ("driver",)}

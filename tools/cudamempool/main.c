@@ -10,6 +10,7 @@ static const struct {
     const char *help;
 } commands[] = {
     {"convert", cmd_convert, "write a memory snapshot, log or trace in another format"},
+    {"explain", cmd_explain, "say why a program ran out of memory, from its message"},
     {"replay", cmd_replay, "run recorded allocation traces through the pool"},
     {"run", cmd_run, "start a program with its device memory served by the pool"},
     {"scenario", cmd_scenario, "run scripts that model reports of allocator trouble"},
