@@ -55,14 +55,16 @@ uint64_t cmi_shortage_bytes(const cmi_shortage *s)
     if (!KNOWN(s->request))
         return CMI_FIGURE_UNKNOWN;
     uint64_t room = cmi_shortage_driver_room(s);
-    if (!is_paged_out(s) && KNOWN(s->idle) && KNOWN(room))
-        return less(s->request, sum(s->idle, room));
-    if (KNOWN(s->live) && KNOWN(s->total) && sum(s->live, s->request) > s->total)
+    if (is_paged_out(s))
         return sum(s->live, s->request) - s->total;
+    if (KNOWN(s->idle) && KNOWN(room))
+        return less(s->request, sum(s->idle, room));
     if (KNOWN(s->total) && s->request > s->total)
         return s->request - s->total;
     if ((KNOWN(s->idle) && s->idle >= s->request) || (KNOWN(room) && room >= s->request))
         return 0;
+    if (KNOWN(s->live) && KNOWN(s->total) && sum(s->live, s->request) > s->total)
+        return sum(s->live, s->request) - s->total;
     return CMI_FIGURE_UNKNOWN;
 }
 

@@ -201,8 +201,9 @@ static int number_after(const cmi_squeezed *log, const char *words, size_t from,
 {
     for (size_t at = from; (at = cmi_squeezed_find(log, words, at, to)) != SIZE_MAX;) {
         at += strlen(words);
-        if (isdigit((unsigned char)log->text[at]))
-            return (int)strtol(log->text + at, NULL, 10);
+        long number = isdigit((unsigned char)log->text[at]) ? strtol(log->text + at, NULL, 10) : -1;
+        if (number >= 0 && number < 1024)
+            return (int)number;
     }
     return -1;
 }
@@ -336,7 +337,7 @@ static size_t drop_bare_ones(place *places, size_t count)
         bool told = false;
         if (places[i].format == CMI_OOM_BARE) {
             const place *last = kept > 0 ? &places[kept - 1] : NULL;
-            told = last != NULL && places[i].at - last->end < (last->format == CMI_OOM_BARE ? ahead : behind);
+            told = last != NULL && places[i].at < last->end + (last->format == CMI_OOM_BARE ? ahead : behind);
             for (size_t j = i + 1; !told && j < count && places[j].at - places[i].at < ahead; j++)
                 told = places[j].format != CMI_OOM_BARE;
         }
@@ -419,8 +420,12 @@ size_t cmi_oom_messages_find(const char *text, size_t bytes, cmi_oom_message **m
     if (count != SIZE_MAX && count > 0) {
         count = drop_bare_ones(places, count);
         *messages = malloc(count * sizeof **messages);
-        for (size_t i = 0; *messages != NULL && i < count; i++)
-            read_message(&log, &places[i], i > 0 ? places[i - 1].end : 0, i + 1 < count ? places[i + 1].at : log.length, &(*messages)[i]);
+        size_t from = 0;
+        for (size_t i = 0; *messages != NULL && i < count; i++) {
+            size_t to = i + 1 < count ? places[i + 1].at : log.length;
+            read_message(&log, &places[i], from, to, &(*messages)[i]);
+            from = places[i].end < to ? places[i].end : to; /* the words of two may overlap */
+        }
         count = *messages != NULL ? drop_echoes(*messages, count) : SIZE_MAX;
         bool expandable = has_expandable_segments(&log);
         for (size_t i = 0; *messages != NULL && i < count; i++)

@@ -361,7 +361,7 @@ class Replay(Cli):
         line = self.replay(small_trace(streams=2), "--sync-steps")
         self.assertEqual(line["driver_calls"]["host_sync"], 0)
         self.assertNotIn("cuCtxSynchronize", line["driver_calls"]["by_name"])
-        self.assertNotIn("cuStreamCreate", line["driver_calls"]["by_name"])
+        self.assertLessEqual(line["driver_calls"]["by_name"].get("cuStreamCreate", 0), 1)  # the pool's own; the trace has two streams
 
     def test_file_names_are_escaped(self):
         name = b'a "quoted"\\\n\x01\xff name'
