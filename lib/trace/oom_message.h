@@ -32,6 +32,7 @@ typedef struct cmi_oom_message {
     uint64_t reserved;         /* held by the allocator */
     uint64_t this_process;     /* on the device, allocator or not; CMI_FIGURE_UNKNOWN, also where the message gives nonsense */
     uint64_t listed_processes; /* sum of those named by number, this one perhaps among them; 0: none */
+    bool from_snapshot;        /* its figures are a snapshot's, not a text's: exact, and without a line */
     bool expandable_segments;  /* the text says that they are on already */
 } cmi_oom_message;
 

@@ -1,7 +1,10 @@
 """`cudamempool explain`: each kind of message with the figures of public reports whose cause is known. Usage: test_explain.py TOOL [unittest arguments]."""
 import json
+import os
+import pickle
 import subprocess
 import sys
+import tempfile
 import unittest
 
 TOOL = None
@@ -176,6 +179,51 @@ class Explain(unittest.TestCase):
         code, answers = explain(log)
         self.assertEqual([(a["verdict"], a["device"], a["line"]) for a in answers], [("packing", 0, 3), ("true_demand", 5, 505)])
         self.assertEqual(code, 0)
+
+    def snapshot(self, live, idle, request, device_free, frees):
+        """A PyTorch snapshot: blocks of 64 MiB, each followed by an idle one where there is any, a refusal, and perhaps the exception's frees."""
+        size, blocks, events, address = 64 * MIB, [], [], 1 << 40
+        segment = {"address": address, "device": 0, "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0), "is_expandable": False}
+        events.append({"action": "segment_alloc", "addr": address, "size": (live + idle) * size, "stream": 0, "frames": []})
+        for i in range(live + idle):
+            blocks.append({"address": address + i * size, "size": size, "requested_size": size, "frames": [],
+                           "state": "active_allocated" if i % 2 == 0 and not frees else "inactive"})
+            if i % 2 == 0:
+                events.append({"action": "alloc", "addr": address + i * size, "size": size, "stream": 0, "frames": []})
+        events.append({"action": "oom", "addr": device_free, "size": request, "stream": 0, "frames": [], "device_free": device_free})
+        for i in range(0, live + idle, 2):
+            if frees:
+                for action in ("free_requested", "free_completed"):
+                    events.append({"action": action, "addr": address + i * size, "size": size, "stream": 0, "frames": []})
+        active = 0 if frees else live * size
+        segment |= {"total_size": (live + idle) * size, "allocated_size": active, "active_size": active, "requested_size": active, "blocks": blocks}
+        path = os.path.join(self.folder.name, "snapshot.pickle")
+        with open(path, "wb") as file:
+            pickle.dump({"segments": [segment], "device_traces": [events], "allocator_settings": {}}, file, protocol=4)
+        return path
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def test_snapshots(self):
+        """A refusal is judged by what was held when it happened, not by what is left after the exception."""
+        for frees in (False, True):
+            code, answers = explain("", self.snapshot(8, 8, 400 * MIB, 10 * MIB, frees))
+            self.assertEqual([(a["verdict"], a["short_by_bytes"], a["format"]) for a in answers], [("packing", 0, "snapshot")])
+            self.assertEqual((answers[0]["live_bytes"], answers[0]["idle_bytes"]), (8 * 64 * MIB, 8 * 64 * MIB))
+            code, answers = explain("", self.snapshot(8, 8, 800 * MIB, 10 * MIB, frees))
+            self.assertEqual([(a["verdict"], a["short_by_bytes"]) for a in answers], [("true_demand", 800 * MIB - 512 * MIB - 10 * MIB)])
+
+    def test_snapshot_beside_a_message(self):
+        cut = "CUDA out of memory. Tried to allocate 800.00 MiB. GPU 0 has a total capacity of 1"
+        path = self.snapshot(8, 8, 800 * MIB, 10 * MIB, True)
+        self.one(cut, "unclear")
+        code, answers = explain(cut, "--snapshot", path)
+        self.assertEqual([a["verdict"] for a in answers], ["true_demand"])
+        code, answers = explain(cut.replace("800", "300"), "--snapshot", path)  # another refusal than the snapshot's
+        self.assertEqual([a["verdict"] for a in answers], ["unclear"])
+        self.assertEqual(explain(cut, "--snapshot", "/nonexistent/file")[0], 2)
 
     def test_phase(self):
         loading = 'model = AutoModel.from_pretrained("x")\n' + newest(448 * MIB, 79.32 * GIB, 78.58 * GIB, 0, 260 * MIB)

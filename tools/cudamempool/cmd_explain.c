@@ -13,9 +13,11 @@
 static const char usage[] =
     "Usage: cudamempool explain [OPTION]... [FILE]...\n"
     "Find out-of-memory messages in a log or a pasted text and say which case each is, what helps in it and what does not.\n"
-    "Without FILE, or where it is -, standard input is read. Known are the messages of PyTorch (1.0 and newer, with cudaMallocAsync too),\n"
+    "Without FILE, or where it is -, standard input is read. FILE may also be a memory snapshot: its refusals are explained. Known are the "
+    "messages of PyTorch (1.0 and newer, with cudaMallocAsync too),\n"
     "RMM, TensorFlow, JAX, CuPy and PaddlePaddle.\n"
     "\n"
+    "  --snapshot S a memory snapshot that tells what a message does not say\n"
     "  --json       one JSON object a message, on one line\n"
     "  --help       this text\n"
     "\n"
@@ -81,7 +83,7 @@ static int print_json(const char *file, const cmi_oom_message *message, const ex
     json_begin_object(&out, NULL);
     json_string(&out, "file", file);
     put_figure(&out, "line", message->line != 0 ? message->line : CMI_FIGURE_UNKNOWN);
-    json_string(&out, "format", cmi_oom_format_name(message->format));
+    json_string(&out, "format", message->from_snapshot ? "snapshot" : cmi_oom_format_name(message->format));
     put_figure(&out, "device", message->device >= 0 ? (uint64_t)message->device : CMI_FIGURE_UNKNOWN);
     json_string(&out, "verdict", cmi_verdict_key(answer->verdict));
     json_string(&out, "sentence", cmi_verdict_sentence(answer->verdict));
@@ -122,12 +124,16 @@ static void print_answer(const char *file, const cmi_oom_message *message, const
     char device[32] = "", text[32];
     if (message->device >= 0)
         snprintf(device, sizeof device, ", GPU %d", message->device);
-    printf("%s:%zu: %s%s: %s\n", file, message->line, cmi_oom_format_name(message->format), device, cmi_verdict_key(answer->verdict));
+    if (message->from_snapshot)
+        printf("%s: snapshot%s: %s\n", file, device, cmi_verdict_key(answer->verdict));
+    else
+        printf("%s:%zu: %s%s: %s\n", file, message->line, cmi_oom_format_name(message->format), device, cmi_verdict_key(answer->verdict));
     printf("  %s%s.\n", answer->verdict == CMI_VERDICT_UNCLEAR ? "cannot tell: " : "", cmi_verdict_sentence(answer->verdict));
     print_figure("asked for", figures->request);
     print_figure("live", figures->live);
     print_figure("in private pools", figures->private_live);
     print_figure("idle in the allocator", figures->idle);
+    print_figure("of that, pending", figures->pending);
     print_figure("free on the device", figures->driver_free);
     print_figure("held by others, about", figures->outside);
     print_figure("the device", figures->total);
@@ -142,76 +148,104 @@ static void print_answer(const char *file, const cmi_oom_message *message, const
 
 /* ---- command line ------------------------------------------------------------------------------------------------------------------- */
 
-static int explain_text(const char *file, const char *text, size_t bytes, bool as_json)
+typedef struct explain_options {
+    bool json;
+    const char *snapshot;
+    cmi_picture picture; /* of the snapshot; empty without one */
+} explain_options;
+
+static int answer_message(const char *file, cmi_oom_message *message, const explain_options *options)
 {
+    explain_answer answer;
+    if (options->snapshot != NULL)
+        explain_with_picture(&options->picture, message);
+    explain_refusal(message, &answer);
+    if (!options->json)
+        print_answer(file, message, &answer);
+    else if (print_json(file, message, &answer) != 0)
+        return tool_say(EXIT_DEVICE, "%s: its result could not be written", file);
+    return answer.verdict == CMI_VERDICT_UNCLEAR ? EXIT_ANSWER_NO : EXIT_FINE;
+}
+
+static int explain_bytes(const char *file, const char *text, size_t bytes, const explain_options *options)
+{
+    cmi_picture picture = {0};
+    char fault[256];
     cmi_oom_message *messages;
-    int code = EXIT_FINE;
-    size_t count = cmi_oom_messages_find(text, bytes, &messages);
+    int worst = EXIT_FINE;
+    bool is_picture = cmi_picture_read_memory(file, text, bytes, &picture, fault, sizeof fault) == 0;
+    size_t count = is_picture ? explain_picture(&picture, &messages) : cmi_oom_messages_find(text, bytes, &messages);
+    cmi_picture_free(&picture);
     if (count == SIZE_MAX)
         return tool_say(EXIT_DEVICE, "%s: no host memory", file);
     for (size_t i = 0; i < count; i++) {
-        explain_answer answer;
-        explain_refusal(&messages[i], &answer);
-        if (answer.verdict == CMI_VERDICT_UNCLEAR)
-            code = EXIT_ANSWER_NO;
-        if (!as_json)
-            print_answer(file, &messages[i], &answer);
-        else if (print_json(file, &messages[i], &answer) != 0)
-            code = tool_say(EXIT_DEVICE, "%s: its result could not be written", file);
+        int code = answer_message(file, &messages[i], options);
+        worst = code > worst ? code : worst;
     }
     free(messages);
     if (count > 0)
-        return code;
-    tool_say(EXIT_FINE, "%s: there is no out-of-memory message in it", file);
-    if (as_json) {
-        cmi_oom_message none = {.format = CMI_OOM_BARE, .device = -1};
-        explain_answer answer;
-        cmi_shortage_init(&none.figures);
-        explain_refusal(&none, &answer);
-        if (print_json(file, &none, &answer) != 0)
-            return tool_say(EXIT_DEVICE, "%s: its result could not be written", file);
-    }
-    return EXIT_ANSWER_NO;
+        return worst;
+    tool_say(EXIT_FINE, "%s: there is no %s in it", file, is_picture ? "refusal" : "out-of-memory message");
+    cmi_oom_message none = {.format = CMI_OOM_BARE, .device = -1, .from_snapshot = is_picture};
+    cmi_shortage_init(&none.figures);
+    worst = options->json ? answer_message(file, &none, options) : EXIT_ANSWER_NO;
+    return worst;
 }
 
-static int explain_file(const char *file, bool as_json)
+static int explain_file(const char *file, const explain_options *options)
 {
     char *text;
     size_t bytes;
     int code = read_all(file, &text, &bytes);
     if (code == EXIT_FINE)
-        code = explain_text(file, text, bytes, as_json);
+        code = explain_bytes(file, text, bytes, options);
     free(text);
     return code;
+}
+
+/* Exit status, or -1 to go on. */
+static int read_option(tool_words *words, const tool_option *option, explain_options *options)
+{
+    if (strcmp(option->name, "--help") == 0) {
+        fputs(usage, stdout);
+        return EXIT_FINE;
+    }
+    if (strcmp(option->name, "--json") == 0 && option->value == NULL) {
+        options->json = true;
+    } else if (strcmp(option->name, "--snapshot") == 0) {
+        options->snapshot = tool_option_value(words, option);
+        if (options->snapshot == NULL)
+            return EXIT_BAD_INPUT;
+    } else {
+        return tool_say(EXIT_BAD_INPUT, "explain knows no option '%s'; see 'cudamempool explain --help'", option->name);
+    }
+    return -1;
 }
 
 int cmd_explain(int argc, char **argv)
 {
     tool_words words = {argv, argc, 1, false};
     tool_option option;
-    bool as_json = false;
-    int count = 0, worst = EXIT_FINE;
+    explain_options options = {0};
+    int count = 0, code = -1;
+    char fault[512];
     char **files = calloc((size_t)argc + 1, sizeof *files);
     if (files == NULL)
         return tool_say(EXIT_DEVICE, "no host memory");
-    while (tool_next_option(&words, &option, files, &count)) {
-        if (strcmp(option.name, "--help") == 0) {
-            fputs(usage, stdout);
-            free(files);
-            return EXIT_FINE;
+    while (code < 0 && tool_next_option(&words, &option, files, &count))
+        code = read_option(&words, &option, &options);
+    if (code < 0 && options.snapshot != NULL && cmi_picture_read(options.snapshot, &options.picture, fault, sizeof fault) != 0)
+        code = tool_say_plain(EXIT_BAD_INPUT, fault);
+    if (code < 0) {
+        code = EXIT_FINE;
+        if (count == 0)
+            files[count++] = (char[]){"-"};
+        for (int i = 0; i < count; i++) {
+            int of_file = explain_file(files[i], &options);
+            code = of_file > code ? of_file : code;
         }
-        if (strcmp(option.name, "--json") != 0 || option.value != NULL) {
-            free(files);
-            return tool_say(EXIT_BAD_INPUT, "explain knows no option '%s'; see 'cudamempool explain --help'", option.name);
-        }
-        as_json = true;
     }
-    if (count == 0)
-        files[count++] = (char[]){"-"};
-    for (int i = 0; i < count; i++) {
-        int code = explain_file(files[i], as_json);
-        worst = code > worst ? code : worst;
-    }
+    cmi_picture_free(&options.picture);
     free(files);
-    return worst;
+    return code;
 }

@@ -3,6 +3,7 @@
 #define TOOL_EXPLAIN_H
 
 #include "trace/oom_message.h"
+#include "trace/picture.h"
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -23,6 +24,11 @@ typedef struct explain_answer {
 } explain_answer;
 
 void explain_refusal(const cmi_oom_message *message, explain_answer *answer);
+
+/* The refusals of a snapshot as messages, in one malloc'ed array. Returns their number, SIZE_MAX without host memory. */
+size_t explain_picture(const cmi_picture *picture, cmi_oom_message **messages);
+/* Figures that a message does not say, from a snapshot of the same refusal or of the same moment; else it stays as it is. */
+void explain_with_picture(const cmi_picture *picture, cmi_oom_message *message);
 
 /* "10.84 GiB", "20 MiB", "512 bytes"; unknown figures are "not said". text has 32 bytes. */
 const char *explain_size(uint64_t bytes, char text[32]);
