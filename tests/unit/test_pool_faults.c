@@ -1,8 +1,8 @@
 /*
- * A driver call that fails, at every place: a short program that creates, grows, moves pages, waits, trims and destroys is run again and
- * again, each time with the next driver call (or the next request for host memory) failing once, or from there on. Whatever fails, each
- * call answers with a status of its list, the structures stay sound, live blocks stay live, the pool works again when the failure is over,
- * and everything is given back that the driver takes. Needs the simulated device beside it.
+ * A driver call that fails, at every place: a short program that creates, grows, moves pages, waits, captures, trims and destroys is run
+ * again and again, each time with the next driver call (or the next request for host memory) failing once, or from there on. Whatever
+ * fails, each call answers with a status of its list, the structures stay sound, live blocks stay live, the pool works again when the
+ * failure is over, and everything is given back that the driver takes. Needs the simulated device beside it.
  */
 #include "pool_fixture.h"
 
@@ -19,10 +19,11 @@
 #define OF_FREE (DRIVER_SAYS | BIT(CMPOOL_ERR_OUT_OF_HOST_MEMORY))
 #define OF_TRIM (DRIVER_SAYS | BIT(CMPOOL_ERR_CAPTURE))
 #define OF_PRIVATE BIT(CMPOOL_ERR_OUT_OF_HOST_MEMORY)
+#define OF_RELEASE (BIT(CMPOOL_ERR_OUT_OF_HOST_MEMORY) | BIT(CMPOOL_ERR_CAPTURE))
 
 static const char *step = "start"; /* where the program is, for messages */
 static char plan_words[160];       /* what fails, for messages */
-static cmpool_t pool, private_pool;
+static cmpool_t pool, private_pool, capture_set;
 static CUstream stream_a, stream_b, stream_c;
 static struct {
     void *address;
@@ -71,7 +72,7 @@ static void same_live(const cmpool_stats *before)
 
 static void get(int number, cmpool_t from, size_t bytes, CUstream stream)
 {
-    if (!from)
+    if (!from || blocks[number].address) /* the free of an earlier one failed */
         return;
     cmpool_stats before = now();
     void *block = &before;
@@ -100,6 +101,48 @@ static void put(int number, CUstream stream)
         blocks[number].address = NULL;
     else
         same_live(&before);
+}
+
+static void get_unordered(int number, size_t bytes)
+{
+    if (blocks[number].address)
+        return;
+    cmpool_stats before = now();
+    void *block = &before;
+    cmpool_status status = cmpool_malloc_unordered(pool, &block, bytes);
+    documented(status, OF_MALLOC);
+    if (status == CMPOOL_OK) {
+        blocks[number].address = block;
+        blocks[number].bytes = bytes;
+        blocks[number].pool = pool;
+    } else {
+        CHECK(!block, "a refusal left an address");
+        same_live(&before);
+    }
+}
+
+static void put_unordered(int number)
+{
+    if (!blocks[number].address)
+        return;
+    cmpool_stats before = now();
+    cmpool_status status = cmpool_free_unordered(blocks[number].pool, blocks[number].address);
+    documented(status, OF_FREE);
+    if (status == CMPOOL_OK)
+        blocks[number].address = NULL;
+    else
+        same_live(&before);
+}
+
+/* What is left of it is the pool's. */
+static void end_set(void)
+{
+    step = "release";
+    cmpool_status status = capture_set ? cmpool_capture_release(capture_set) : CMPOOL_OK;
+    documented(status, OF_RELEASE);
+    for (int i = 0; i < BLOCKS && status == CMPOOL_OK && capture_set; i++)
+        blocks[i].pool = blocks[i].pool == capture_set ? pool : blocks[i].pool;
+    capture_set = status == CMPOOL_OK ? 0 : capture_set;
 }
 
 /* ---- the program ------------------------------------------------------------------------------------------------------------------------
@@ -195,6 +238,54 @@ static void private_part(void)
     }
 }
 
+/* Memory that names no stream: epochs are sealed, and every context waits. */
+static void unordered_part(void)
+{
+    step = "without a stream";
+    for (int i = 0; i < 3; i++)
+        get_unordered(33 + i, 6 * MIB + (size_t)i);
+    for (int i = 0; i < 3; i++)
+        put_unordered(33 + i);
+    get(33, pool, 20 * MIB, stream_a);
+    put(33, stream_a);
+    get_unordered(33, 22 * MIB);
+    put_unordered(33);
+}
+
+/* The driver asks for memory back, which the next call gives; a stream that is retired with frees not covered yet. */
+static void others_part(void)
+{
+    cmpool_stats stats = {.struct_size = sizeof stats};
+    step = "a memory notification";
+    get(34, pool, 5 * MIB, stream_b);
+    (void)panel.notify_over_budget(0, 7 * MIB);
+    documented(cmpool_stats_get(pool, &stats), 0);
+    step = "retire with frees";
+    put(34, stream_b);
+    documented(cmpool_stream_retire(0, stream_b), DRIVER_SAYS | BIT(CMPOOL_ERR_OUT_OF_HOST_MEMORY));
+}
+
+/* A set, two captures that allocate from it, its release; the capture itself is the program's and is not made to fail. */
+static void capture_part(void)
+{
+    step = "capture set";
+    documented(cmpool_capture_create(&capture_set, pool), OF_PRIVATE);
+    for (int round = 0; round < 2 && capture_set; round++) {
+        step = "capture";
+        cmpool_status begun = cmpool_capture_begin(capture_set);
+        documented(begun, OF_MALLOC);
+        get(37, capture_set, 3 * MIB, stream_c);
+        get(38, capture_set, 900, stream_c);
+        get(39, pool, 4 * MIB, stream_a);
+        put(37, stream_c);
+        put(39, stream_a);
+        if (begun == CMPOOL_OK)
+            documented(cmpool_capture_end(capture_set), 0);
+        put(38, stream_c);
+    }
+    end_set();
+}
+
 static void body(const char *options)
 {
     make_pool(options);
@@ -203,6 +294,9 @@ static void body(const char *options)
     grow_and_wait();
     move();
     private_part();
+    unordered_part();
+    capture_part();
+    others_part();
     give_back();
 }
 
@@ -242,7 +336,7 @@ static void run(const plan *p, uint64_t nth)
     stream_b = sim_test_stream();
     stream_c = sim_test_stream();
     simcuda_census before = census_of(0);
-    pool = private_pool = 0;
+    pool = private_pool = capture_set = 0;
     memset(blocks, 0, sizeof blocks);
     uint64_t meta_before = cmi_meta_bytes();
     if (nth)
@@ -256,8 +350,8 @@ static void run(const plan *p, uint64_t nth)
             must_work(p->options);
     }
     step = "free all";
-    for (int i = 0; i < BLOCKS; i++)
-        put(i, i % 2 ? stream_a : stream_b);
+    for (int i = 0; i < 2 * BLOCKS; i++) /* again, for the one free that may have failed */
+        put(i % BLOCKS, i % 2 ? stream_a : stream_b);
     step = "destroy";
     bool stuck = false;
     for (int i = 0; i < BLOCKS; i++)
@@ -269,6 +363,7 @@ static void run(const plan *p, uint64_t nth)
         for (int i = 0; i < BLOCKS; i++)
             put(i, stream_a);
     }
+    end_set();
     if (private_pool)
         documented(cmpool_destroy(private_pool), 0);
     cmpool_t gone = pool;
@@ -320,8 +415,8 @@ static uint64_t sweep(plan p, uint64_t from, uint64_t stride)
     return nth;
 }
 
-#ifdef CMI_VALIDATE /* each call looks at everything, so every other place must do; other builds try them all */
-enum { THINNING = 2 };
+#ifdef CMI_VALIDATE /* each call looks at everything, so every third place must do; other builds try them all */
+enum { THINNING = 3 };
 #else
 enum { THINNING = 1 };
 #endif
@@ -434,7 +529,7 @@ static void host_memory_run(const char *words, uint64_t nth, uint64_t count)
     stream_b = sim_test_stream();
     stream_c = sim_test_stream();
     simcuda_census before = census_of(0);
-    pool = private_pool = 0;
+    pool = private_pool = capture_set = 0;
     memset(blocks, 0, sizeof blocks);
     uint64_t meta_before = cmi_meta_bytes();
     cmi_meta_fail(nth, count);
@@ -450,6 +545,7 @@ static void host_memory_run(const char *words, uint64_t nth, uint64_t count)
     for (int i = 0; i < BLOCKS; i++)
         put(i, stream_a);
     step = "destroy";
+    end_set();
     if (private_pool)
         documented(cmpool_destroy(private_pool), 0);
     cmpool_t gone = pool;
