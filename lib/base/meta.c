@@ -3,7 +3,8 @@
  * their own. Chunks are never given back: records come and go with the program's blocks and the next wave needs them again.
  * meta_lock (rank META) guards the lists, the present chunk, the counts and the planned failure.
  * Called by every room; never calls malloc. Under CMI_META_SYSTEM each request is a block of the system allocator instead, so that
- * AddressSanitizer and ThreadSanitizer see its bounds and its life.
+ * AddressSanitizer and ThreadSanitizer see its bounds and its life; under CMI_META_JEMALLOC (not with the former) one of jemalloc's, in an
+ * arena of its own.
  */
 #include "base/meta.h"
 
@@ -69,6 +70,35 @@ static void *place_resize(void *p, size_t old_bytes, size_t new_bytes)
 {
     (void)p, (void)old_bytes, (void)new_bytes;
     return NULL;
+}
+
+#elif defined CMI_META_JEMALLOC
+
+static int arena_flags; /* 0: no arena yet */
+
+static bool open_arena(void)
+{
+    unsigned arena;
+    size_t size = sizeof arena;
+    if (!arena_flags && cmi_je_mallctl("arenas.create", &arena, &size, NULL, 0) == 0)
+        arena_flags = (int)(MALLOCX_ARENA(arena) | MALLOCX_TCACHE_NONE) | MALLOCX_ALIGN(64);
+    return arena_flags != 0;
+}
+
+static void *place_alloc(size_t bytes)
+{
+    return open_arena() && bytes <= PTRDIFF_MAX ? cmi_je_mallocx(bytes, arena_flags | MALLOCX_ZERO) : NULL;
+}
+
+static void place_free(void *p, size_t bytes) { cmi_je_sdallocx(p, bytes, arena_flags); }
+
+/* Resize without copying where that can be done; NULL where not. */
+static void *place_resize(void *p, size_t old_bytes, size_t new_bytes)
+{
+    bool same = new_bytes <= PTRDIFF_MAX && cmi_je_nallocx(new_bytes, arena_flags) == cmi_je_nallocx(old_bytes, arena_flags);
+    if (same && new_bytes > old_bytes)
+        memset((char *)p + old_bytes, 0, new_bytes - old_bytes);
+    return same ? p : NULL;
 }
 
 #else

@@ -3,6 +3,7 @@
 
 set(CMPOOL_JEMALLOC AUTO CACHE STRING "jemalloc inside the library: AUTO (where tools/jemalloc.sh has laid it down), ON (else an error), OFF")
 set(CMPOOL_JEMALLOC_DIR ${PROJECT_SOURCE_DIR}/third_party/jemalloc CACHE PATH "Folder that tools/jemalloc.sh was given")
+set(CMPOOL_METADATA OWN CACHE STRING "Host memory of the library's own records: OWN (lib/base/meta.c) or JEMALLOC (see lib/README.md)")
 
 add_library(cmpool_jemalloc INTERFACE)
 set(jemalloc_library ${CMPOOL_JEMALLOC_DIR}/lib/libjemalloc_pic.a)
@@ -15,6 +16,10 @@ elseif(EXISTS ${jemalloc_library})
     # Its names are the library's own business: none is exported.
     target_link_libraries(cmpool_jemalloc INTERFACE ${jemalloc_library})
     target_link_options(cmpool_jemalloc INTERFACE -Wl,--exclude-libs,libjemalloc_pic.a)
+    if(CMPOOL_METADATA STREQUAL "JEMALLOC")
+        message(STATUS "jemalloc: carries the library's own records too (builds with a sanitizer: the system's allocator)")
+        target_compile_definitions(cmpool_jemalloc INTERFACE CMI_META_JEMALLOC)
+    endif()
 elseif(CMPOOL_JEMALLOC STREQUAL "ON")
     message(FATAL_ERROR "CMPOOL_JEMALLOC is ON, but there is no ${jemalloc_library}; `sh tools/jemalloc.sh` gets it")
 else()
