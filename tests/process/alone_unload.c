@@ -16,6 +16,8 @@ static struct {
     __typeof__(cmpool_capture_create) *capture_create;
     __typeof__(cmpool_malloc) *malloc;
     __typeof__(cmpool_free) *free;
+    __typeof__(cmpool_pinned_malloc) *pinned_malloc;
+    __typeof__(cmpool_pinned_free) *pinned_free;
     __typeof__(cmpool_validate) *validate;
     __typeof__(cmpool_last_error) *last_error;
 } library;
@@ -32,6 +34,8 @@ static void *load(void)
     FIND(capture_create);
     FIND(malloc);
     FIND(free);
+    FIND(pinned_malloc);
+    FIND(pinned_free);
     FIND(validate);
     FIND(last_error);
 #undef FIND
@@ -40,12 +44,13 @@ static void *load(void)
 
 static sem_t used, may_end;
 
-/* The thread has an error record of the library's when it ends. */
+/* The thread has an error record of the library's when it ends, and what jemalloc keeps for each thread. */
 static void *use_and_stay(void *argument)
 {
     cmpool_t pool = *(cmpool_t *)argument;
-    void *none;
-    bool good = library.free(pool, &none, NULL) == CMPOOL_ERR_NOT_OURS && library.last_error()->status == CMPOOL_ERR_NOT_OURS;
+    void *none, *pinned = NULL;
+    bool good = library.pinned_malloc(pool, &pinned, 1000, NULL) == CMPOOL_OK && library.pinned_free(pool, pinned, NULL) == CMPOOL_OK;
+    good = good && library.free(pool, &none, NULL) == CMPOOL_ERR_NOT_OURS && library.last_error()->status == CMPOOL_ERR_NOT_OURS;
     sem_post(&used);
     sem_wait(&may_end);
     return good ? NULL : argument;
@@ -68,6 +73,8 @@ static cmpool_t pool_with_block(void **block)
     OK(panel.touch(NULL, (uint64_t)(uintptr_t)*block, 5 * PAGE, 1));
     OK(panel.touch(NULL, (uint64_t)(uintptr_t)passing, 7 * PAGE, 1));
     DONE(library.free(pool, passing, NULL));
+    DONE(library.pinned_malloc(pool, &passing, 1000, NULL));
+    DONE(library.pinned_free(pool, passing, NULL));
     return pool;
 }
 
@@ -77,6 +84,7 @@ static void nothing_is_left_but(uint64_t pages)
     assert_int_equal(census.handles, pages);
     assert_int_equal(census.mappings, pages);
     assert_int_equal(census.notifications, 0);
+    assert_int_equal(census.pinned, 0);
     if (!pages)
         assert_int_equal(census.reservations + census.events, 0);
     if (panel.finding_text(0))

@@ -199,3 +199,25 @@ bool do_stray(world *w, const operation *step)
     return status == CMPOOL_ERR_ALREADY_FREED || status == CMPOOL_ERR_NOT_OURS ||
            world_fault(w, "status: a free of no block gave %s", cmpool_status_name(status));
 }
+
+/* Pinned memory lives no longer than this, but what was done with it goes on. */
+bool do_pinned(world *w, const operation *step)
+{
+    cmpool_t pool = w->pools[step->pool].handle;
+    CUstream stream = w->streams[step->stream].handle;
+    if (!pool || !world_has_stream(w, step->stream)) {
+        return true;
+    }
+    void *address = w;
+    if (!world_expect(w, "cmpool_pinned_malloc", cmpool_pinned_malloc(pool, &address, step->bytes, stream), CMPOOL_OK)) {
+        return false;
+    }
+    if (step->bytes && w->device.touch(stream, (uint64_t)(uintptr_t)address, step->bytes, 1) != CUDA_SUCCESS) {
+        return world_fault(w, "pinned: what was handed out cannot be used");
+    }
+    cmpool_status status = step->flags & 1 ? cmpool_pinned_free_unordered(pool, address) : cmpool_pinned_free(pool, address, stream);
+    if (status == CMPOOL_OK && step->flags & 2 && !w->capturing) {
+        status = cmpool_pinned_trim(pool, step->bytes / 2, NULL);
+    }
+    return world_expect(w, "cmpool_pinned_free, cmpool_pinned_trim", status, CMPOOL_OK);
+}
