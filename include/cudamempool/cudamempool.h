@@ -357,6 +357,7 @@ typedef struct cmpool_error {
     size_t limit_bytes;                   /* 0: no limit */
     size_t short_bytes;                   /* what was missing */
     size_t rung_bytes[CMPOOL_RUNG_COUNT]; /* what each rung had to give */
+    cmpool_t pool;                        /* that refused; 0: the failure was no refusal */
 } cmpool_error;
 
 /* Never NULL; status OK when nothing has failed yet. Valid until the thread's next failing call. */
@@ -367,6 +368,66 @@ CMPOOL_API const char *cmpool_status_name(cmpool_status status);
 CMPOOL_API const char *cmpool_status_text(cmpool_status status);
 /* "0.1.0" */
 CMPOOL_API const char *cmpool_version(void);
+
+/* Why a request found no room. */
+typedef enum cmpool_verdict {
+#define CMPOOL_VERDICT(name, number, key, sentence) CMPOOL_VERDICT_##name = number,
+#include <cudamempool/verdicts.def>
+#undef CMPOOL_VERDICT
+} cmpool_verdict;
+
+/* Who holds live memory: blocks that have a tag, a call stack (snapshots list them by number) or a size in common. */
+enum { CMPOOL_BY_TAG, CMPOOL_BY_STACK, CMPOOL_BY_SIZE, CMPOOL_BY_COUNT };
+typedef struct cmpool_holder {
+    uint64_t by, key, bytes, blocks;
+} cmpool_holder;
+enum { CMPOOL_HOLDERS = 15 };
+
+/* A refusal as it was at its moment, all sizes in bytes. UINT64_MAX: not known. */
+typedef struct cmpool_refusal {
+    size_t struct_size;
+    cmpool_t pool;
+    int device;
+    cmpool_status status; /* OUT_OF_DEVICE_MEMORY or LIMIT */
+    cmpool_verdict verdict;
+    uint32_t tag, stack, stream, owner; /* of the request; numbers as in snapshots */
+    uint64_t number;                    /* counts the pool's refusals, from 1 */
+    uint64_t time_ns;                   /* monotonic clock */
+    uint64_t request_bytes;             /* rounded to 512 */
+    uint64_t live_bytes;                /* of the pool */
+    uint64_t reserved_bytes;            /* of the pool */
+    uint64_t idle_bytes;                /* whole idle pages of the pool, finished or not */
+    uint64_t free_bytes;                /* all free bytes of the pool, those beside live ones on a page included */
+    uint64_t pending_bytes;             /* of the free ones: other streams have to finish with them */
+    uint64_t graph_bytes;               /* of the free ones: of capture sets, which serve nobody else */
+    uint64_t sibling_idle_bytes;        /* whole idle pages of the device's other pools in this process, their floors included */
+    uint64_t largest_free_bytes;        /* longest run of free bytes */
+    uint64_t driver_free_bytes;         /* what the driver said it had left */
+    uint64_t process_bytes;             /* held by all pools of the process on the device */
+    uint64_t device_bytes;              /* of the device in all */
+    uint64_t limit_bytes;               /* 0: no limit */
+    uint64_t headroom_bytes;
+    uint64_t short_bytes; /* what was missing, in whole pages */
+    uint64_t rung_bytes[CMPOOL_RUNG_COUNT];
+    cmpool_holder holders[CMPOOL_HOLDERS]; /* the largest by tag, then by stack, then by size */
+    uint32_t holder_count;
+} cmpool_refusal;
+
+/* The pool's last refusal. Set struct_size before. Returns OK, INVALID_ARGUMENT (also: the pool has refused nothing yet), INVALID_POOL,
+ * FORKED. */
+CMPOOL_API cmpool_status cmpool_refusal_get(cmpool_t pool, cmpool_refusal *refusal);
+/*
+ * The report of a refusal in words: what was asked, what there was, what each rung gave, who holds the memory, what was the matter and what
+ * would help; several lines. At most bytes - 1 characters and an end are written. Returns the length that the whole has; 0: refusal is NULL
+ * or has another struct_size, or text is NULL.
+ */
+CMPOOL_API size_t cmpool_refusal_text(const cmpool_refusal *refusal, char *text, size_t bytes);
+/*
+ * Called by the thread that was refused, with no lock held, before its call returns; it may make calls of its own, but not destroy the
+ * pool. At most one a pool; fn NULL removes it. Set on a private pool or capture set it is its parent's. Returns OK, INVALID_POOL, FORKED.
+ */
+typedef void (*cmpool_refusal_fn)(void *user, const cmpool_refusal *refusal);
+CMPOOL_API cmpool_status cmpool_set_refusal_callback(cmpool_t pool, cmpool_refusal_fn fn, void *user);
 
 /*
  * Write all that is known about the memory of every pool in the process, as JSON: layout, holders, what waits for what, history, call

@@ -22,10 +22,10 @@ cmpool_status cmi_inspect_snapshot(int file, cmi_snapshot_reason reason)
     return error == 0 ? CMPOOL_OK : error == ENOMEM ? CMPOOL_ERR_OUT_OF_HOST_MEMORY : CMPOOL_ERR_FILE;
 }
 
-cmpool_status cmi_inspect_snapshot_to(const char *pattern, cmi_snapshot_reason reason)
+cmpool_status cmi_inspect_snapshot_to(const char *pattern, const unsigned *number, cmi_snapshot_reason reason)
 {
     char path[CMI_TEXT_BYTES];
-    if (!cmi_path_fill(path, sizeof path, pattern, &(cmi_path_values){.process = true})) {
+    if (!cmi_path_fill(path, sizeof path, pattern, &(cmi_path_values){.process = true, .number = number})) {
         return CMPOOL_ERR_INVALID_ARGUMENT;
     }
     int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
@@ -40,7 +40,7 @@ cmpool_status cmpool_snapshot_write(const char *path)
 {
     cmpool_status status = cmi_registry_usable();
     if (status == CMPOOL_OK) {
-        status = path && path[0] ? cmi_inspect_snapshot_to(path, CMI_SNAPSHOT_CALL) : CMPOOL_ERR_INVALID_ARGUMENT;
+        status = path && path[0] ? cmi_inspect_snapshot_to(path, NULL, CMI_SNAPSHOT_CALL) : CMPOOL_ERR_INVALID_ARGUMENT;
     }
     return cmi_registry_finish(status, "cmpool_snapshot_write");
 }

@@ -12,6 +12,8 @@
  */
 #include "api/registry.h"
 
+#include "api/inspect.h"
+
 #include <stdatomic.h>
 
 static _Atomic int forked;
@@ -81,6 +83,9 @@ static void shut_down(void)
 
 __attribute__((destructor)) static void unloaded(void)
 {
+    if (process != UNWATCHED && cmi_registry_usable() == CMPOOL_OK) {
+        cmi_watch_end();
+    }
     if (process == EXITS) {
         return;
     }

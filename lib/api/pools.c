@@ -2,6 +2,7 @@
  * Public functions on pools: making and ending, limits, trims, reserve, figures. Argument checks, then one call into lib/pool. Owns
  * nothing.
  */
+#include "api/inspect.h"
 #include "api/registry.h"
 
 #include <stdlib.h>
@@ -44,10 +45,8 @@ cmpool_status cmpool_create(cmpool_t *pool, const cmpool_config *config)
     if (status == CMPOOL_OK && options.backend == CMI_BACKEND_MALLOC) {
         status = CMPOOL_ERR_UNSUPPORTED;
     }
-    if (status == CMPOOL_OK && options.stacks) {
-        cmi_stacks_set((uint32_t)options.stacks);
-    }
     if (status == CMPOOL_OK) {
+        cmi_watch_process(&options);
         status = cmi_registry_create(pool, config->device, &options, config->peers, (unsigned)config->peer_count);
     }
     return cmi_registry_finish(status, "cmpool_create");

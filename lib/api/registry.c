@@ -5,6 +5,8 @@
  */
 #include "api/registry.h"
 
+#include "api/inspect.h"
+
 #include <stdatomic.h>
 
 enum { CHUNK_SHIFT = 8, CHUNK = 1 << CHUNK_SHIFT, CHUNKS = 256 };
@@ -109,6 +111,7 @@ cmpool_status cmi_registry_finish(cmpool_status status, const char *call)
     if (cmi_registry_usable() != CMPOOL_OK) { /* whatever else is wrong; and nothing below may be touched in a child */
         return CMPOOL_ERR_FORKED;
     }
+    cmi_watch_signal();
     if (status == CMPOOL_OK) {
         return status;
     }
@@ -123,6 +126,7 @@ cmpool_status cmi_registry_finish(cmpool_status status, const char *call)
             detail->driver_call = "";
             detail->driver_code = 0;
         }
+        cmi_watch_refusal(detail->pool);
     } else if (status == CMPOOL_ERR_DRIVER || status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_DRIVER_MISSING ||
                status == CMPOOL_ERR_SHUTTING_DOWN || status == CMPOOL_ERR_DEVICE_LOST || status == CMPOOL_ERR_CAPTURE ||
                status == CMPOOL_ERR_OUT_OF_ADDRESSES) {

@@ -115,21 +115,6 @@ static void keep_device(store *into, const cmi_device *device, cmi_copy *copy)
     copy->time_ns = cmi_clock_ns();
 }
 
-/* Device lock held; dropped and retaken. */
-static uint64_t ask_driver(cmi_device *device)
-{
-    size_t left, total;
-    uint64_t bytes = UINT64_MAX;
-    cmi_call call;
-    if (device->pools && !device->lost && cmi_device_call_begin(device, &call, 0) == CMPOOL_OK) {
-        if (device->driver->MemGetInfo(&left, &total) == CUDA_SUCCESS) {
-            bytes = left;
-        }
-        cmi_device_call_end(device, &call);
-    }
-    return bytes;
-}
-
 /* The first touch of memory costs more than the copy: it is not done under the lock. */
 static void touch(char *memory, size_t bytes)
 {
@@ -143,7 +128,7 @@ bool cmi_copy_take(cmi_device *device, bool ask, cmi_copy *copy)
     *copy = (cmi_copy){.driver_free_bytes = UINT64_MAX};
     cmi_lock_acquire(&device->lock);
     if (ask) {
-        copy->driver_free_bytes = ask_driver(device);
+        copy->driver_free_bytes = device->pools ? cmi_device_ask_free(device) : UINT64_MAX;
     }
     for (;;) {
         store count = {.room = SIZE_MAX}, into;

@@ -3,6 +3,7 @@
  * copied under its lock and written from the copy without any, so pools are held up for no longer than the copy takes. Called by api.
  */
 #include "inspect/inspect.h"
+#include "inspect/refusal.h"
 #include "inspect/sections.h"
 
 #include <errno.h>
@@ -38,7 +39,9 @@ static bool write_pool(cmi_json *json, const cmi_copy *copy, const cmi_pool_copy
     cmi_sections_options(json, &pool->pool.options);
     bool written = write_counters(json, copy, pool) && cmi_sections_memory(json, copy, pool);
     cmi_sections_history(json, pool);
-    cmi_json_null(json, "last_refusal");
+    cmpool_refusal refusal = pool->pool.refusal;
+    refusal.verdict = cmi_refusal_verdict(&refusal);
+    cmi_refusal_write(json, "last_refusal", &refusal);
     cmi_json_end(json, '}');
     return written;
 }

@@ -289,3 +289,17 @@ void cmi_device_carry_end(cmi_device *device, bool alone)
     device->alone = device->alone && !alone;
     pthread_cond_broadcast(&device->landed);
 }
+
+uint64_t cmi_device_ask_free(cmi_device *device)
+{
+    size_t left, total;
+    uint64_t bytes = UINT64_MAX;
+    cmi_call call;
+    if (!device->lost && cmi_device_call_begin(device, &call, 0) == CMPOOL_OK) {
+        if (device->driver->MemGetInfo(&left, &total) == CUDA_SUCCESS) {
+            bytes = left;
+        }
+        cmi_device_call_end(device, &call);
+    }
+    return bytes;
+}

@@ -66,23 +66,76 @@ static uint64_t longest_finished(cmi_pool *pool, uint32_t stream)
     return cmi_heap_longest_free(&pool->heap, pool->use);
 }
 
-void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, uint64_t missing_pages, const size_t rung_bytes[CMPOOL_RUNG_COUNT])
+/* What free bytes there are, and which of them others have to finish with, or a capture set keeps for itself. */
+static void add_free_bytes(const cmi_pool *pool, const cmi_ask *ask, cmpool_refusal *refusal)
 {
-    cmpool_error *error = cmi_error_detail();
-    uint64_t longest, idle = idle_pages(pool, &longest);
-    error->call = ""; /* an explanation that the public call has yet to sign */
-    error->bytes = ask->small ? cmi_round_up(ask->requested, CMI_UNIT) : ask->bytes;
-    error->live_bytes = pool->counters.live_bytes;
-    error->reserved_bytes = pool->reserved_pages << pool->heap.page_shift;
-    error->idle_bytes = idle << pool->heap.page_shift;
-    error->largest_free_bytes = longest;
-    error->device_free_bytes = SIZE_MAX;
-    error->limit_bytes = pool->options.limit;
-    error->short_bytes = missing_pages << pool->heap.page_shift;
-    for (unsigned i = 0; i < CMPOOL_RUNG_COUNT; i++) {
-        error->rung_bytes[i] = rung_bytes[i];
+    for (uint32_t i = 1; i <= pool->heap.binset_count; i++) {
+        const cmi_binset *set = pool->heap.binsets[i];
+        if (set) {
+            bool kept = pool->owners[set->owner].kind == CMI_OWNER_CAPTURE && set->owner != ask->owner;
+            bool pending = set->kind == CMI_BINSET_MIXED || (set->kind == CMI_BINSET_STREAM && set->key != ask->stream);
+            refusal->free_bytes += set->free_bytes;
+            refusal->graph_bytes += kept ? set->free_bytes : 0;
+            refusal->pending_bytes += pending && !kept ? set->free_bytes : 0;
+        }
     }
-    error->rung_bytes[CMPOOL_RUNG_BINS] = longest_finished(pool, ask->stream);
+}
+
+void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, cmpool_status status, uint64_t driver_free, uint64_t missing_pages,
+                      const size_t rung_bytes[CMPOOL_RUNG_COUNT])
+{
+    cmi_device *device = pool->device;
+    uint64_t longest, page = device->page_bytes;
+    cmpool_refusal refusal = {.struct_size = sizeof refusal,
+                              .pool = pool->owners[ask->owner].generation,
+                              .device = device->ordinal,
+                              .status = status,
+                              .tag = ask->tag,
+                              .stack = ask->stack,
+                              .stream = ask->stream,
+                              .owner = ask->owner,
+                              .number = pool->refusal.number + 1,
+                              .time_ns = cmi_clock_ns(),
+                              .request_bytes = ask->small ? cmi_round_up(ask->requested, CMI_UNIT) : ask->bytes,
+                              .live_bytes = pool->counters.live_bytes,
+                              .reserved_bytes = pool->reserved_pages * page,
+                              .idle_bytes = idle_pages(pool, &longest) * page,
+                              .largest_free_bytes = longest,
+                              .driver_free_bytes = driver_free,
+                              .process_bytes = cmi_store_pages(device->store) * page,
+                              .device_bytes = device->total_bytes,
+                              .limit_bytes = pool->options.limit,
+                              .headroom_bytes = pool->options.headroom,
+                              .short_bytes = missing_pages * page};
+    add_free_bytes(pool, ask, &refusal);
+    for (cmi_pool *other = device->pools; other; other = other->next) {
+        uint64_t unused;
+        refusal.sibling_idle_bytes += other != pool && !other->dying ? idle_pages(other, &unused) * page : 0;
+    }
+    for (unsigned i = 0; i < CMPOOL_RUNG_COUNT; i++) {
+        refusal.rung_bytes[i] = rung_bytes[i];
+    }
+    refusal.rung_bytes[CMPOOL_RUNG_BINS] = longest_finished(pool, ask->stream);
+    cmi_pool_find_holders(pool, &refusal);
+    pool->refusal = refusal;
+
+    cmpool_error *error = cmi_error_detail();
+    *error = (cmpool_error){.status = error->status,
+                            .call = "", /* an explanation that the public call has yet to sign */
+                            .driver_call = error->driver_call,
+                            .driver_code = error->driver_code,
+                            .bytes = refusal.request_bytes,
+                            .live_bytes = refusal.live_bytes,
+                            .reserved_bytes = refusal.reserved_bytes,
+                            .idle_bytes = refusal.idle_bytes,
+                            .largest_free_bytes = refusal.largest_free_bytes,
+                            .device_free_bytes = driver_free == UINT64_MAX ? SIZE_MAX : driver_free,
+                            .limit_bytes = refusal.limit_bytes,
+                            .short_bytes = refusal.short_bytes,
+                            .pool = refusal.pool};
+    for (unsigned i = 0; i < CMPOOL_RUNG_COUNT; i++) {
+        error->rung_bytes[i] = refusal.rung_bytes[i];
+    }
 }
 
 /* ---- validator ---------------------------------------------------------------------------------- */

@@ -45,7 +45,8 @@ cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages)
     cmi_source_put_down(pool, &c.hand);
     cmi_device_carry_end(pool->device, false);
     if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT) {
-        cmi_pool_explain(pool, &ask, missing, c.rung_bytes);
+        uint64_t driver_free = cmi_device_ask_free(pool->device);
+        cmi_pool_explain(pool, &ask, status, driver_free, missing, c.rung_bytes);
     }
     cmi_pool_must_be_valid(pool);
     return status;

@@ -312,8 +312,9 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
         status = c.limited && !device->full ? CMPOOL_ERR_LIMIT : CMPOOL_ERR_OUT_OF_DEVICE_MEMORY;
     }
     if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT) {
+        uint64_t driver_free = cmi_device_ask_free(device);
         pool->counters.refusals++;
-        cmi_pool_explain(pool, ask, c.missing, c.rung_bytes);
+        cmi_pool_explain(pool, ask, status, driver_free, c.missing, c.rung_bytes);
         cmi_history_refuse(pool, ask);
     }
     if (ask->captured) {

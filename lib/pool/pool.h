@@ -164,6 +164,9 @@ struct cmi_pool {
     uint32_t use_room;
     cmi_counters counters;
     cmi_ring ring;
+    cmpool_refusal refusal; /* the last one; number 0: there was none */
+    cmpool_refusal_fn refused;
+    void *refused_user;
     cmi_notes notes;         /* on live slots of slabs, where tags or history are in use */
     uint64_t reserved_pages; /* MAPPED here, and on their way here */
     uint64_t promoted_at;    /* device done_changes when free blocks were last looked through */
@@ -197,6 +200,8 @@ cmpool_status cmi_device_call_begin(cmi_device *device, cmi_call *call, uint32_t
 /* For what must come to an end whatever the driver says: drops the lock also where the driver cannot be entered; end must be called. */
 void cmi_device_call_begin_anyway(cmi_device *device, cmi_call *call);
 void cmi_device_call_end(cmi_device *device, cmi_call *call);
+/* What the driver says is free; UINT64_MAX: it could not be asked. Drops and retakes the lock. */
+uint64_t cmi_device_ask_free(cmi_device *device);
 
 /*
  * Around everything that has pages on their way (neither idle nor the driver's) while the lock is dropped; not nested. begin waits while
@@ -446,8 +451,12 @@ static inline bool cmi_returns_may_be_due(cmi_device *device)
 /* ---- figures.c ---------------------------------------------------------------------------------- */
 
 void cmi_pool_stats(cmi_pool *pool, uint32_t owner, cmpool_stats *stats);
-/* Fill the thread's error detail with the pool's present figures. */
-void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, uint64_t missing_pages, const size_t rung_bytes[CMPOOL_RUNG_COUNT]);
+/* A request is refused with `status`: fill the pool's refusal and the thread's error detail with its present figures. driver_free: what the
+ * driver has left, UINT64_MAX where that is not known. */
+void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, cmpool_status status, uint64_t driver_free, uint64_t missing_pages,
+                      const size_t rung_bytes[CMPOOL_RUNG_COUNT]);
+/* holders.c: fill the largest holders of live bytes. */
+void cmi_pool_find_holders(const cmi_pool *pool, cmpool_refusal *refusal);
 const char *cmi_pool_validate(cmi_pool *pool);
 #ifdef CMI_VALIDATE
 void cmi_pool_must_be_valid(cmi_pool *pool);

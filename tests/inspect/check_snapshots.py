@@ -1,6 +1,7 @@
 """Snapshots of a program's situations, and the sample in the tree: schema, sums, and what each situation must show."""
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,13 +55,48 @@ def check_everything(snapshot):
         sys.exit("the driver was not asked, or streams are missing")
 
 
+def check_refused(snapshot):
+    refusal = only_pool(snapshot)["last_refusal"]
+    same("refusal", (refusal["status"], refusal["verdict"], refusal["request_bytes"]), ("OUT_OF_DEVICE_MEMORY", "true_demand", 100 << 20))
+    same("rungs", [rung["rung"] for rung in refusal["ladder"]][:2], ["bins", "promote"])
+    names = {row["tag"]: row["name"] for row in rows(snapshot["tags"])}
+    same("holders", [names[holder["key"]] for holder in refusal["holders"] if holder["by"] == "tag"], ["weights"])
+    if not refusal["advice"] or "verdict: true_demand" not in refusal["text"]:
+        sys.exit(f"the report says too little: {refusal}")
+
+
+def check_watched(program, folder):
+    """Snapshots that nobody calls for: after a signal, at refusals, at exit."""
+    environment = dict(os.environ, SIMCUDA_DEVICE="sim:64MiB", CUDAMEMPOOL_CONF=",".join([
+        f"snapshot_signal:{signal.SIGUSR2.value}", f"snapshot_file:{folder}/signal-%p.json", f"snapshot_at_exit:{folder}/exit-%p.json",
+        f"snapshot_on_refusal:{folder}/refusal-%n.json", "snapshot_refusals:1", "refusal_report:on"]))
+    with subprocess.Popen([program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        output, errors = process.communicate()
+    same("the program's end", (process.returncode, output), (0, "CMPOOL_OK\n"))
+    same("reports", errors.count("cudamempool: refused 1.0 TiB on device 0"), 2)
+    names = {f"signal-{process.pid}.json": ("signal", 2), "refusal-1.json": ("refusal", 2), f"exit-{process.pid}.json": ("exit", 2)}
+    same("files", sorted(os.listdir(folder)), sorted(names))
+    for name, (reason, blocks) in names.items():
+        snapshot = load(os.path.join(folder, name))
+        same(name, (snapshot["reason"], snapshot["process"]["pid"], snapshot["process"]["program"]), (reason, process.pid, "watched"))
+        same(f"live blocks in {name}", only_pool(snapshot)["counters"]["live_blocks"], blocks)
+    same("the driver at exit", snapshot["devices"][0]["driver_free_bytes"], None)
+    environment["CUDAMEMPOOL_CONF"] = f"snapshot_signal:{signal.SIGUSR2.value},snapshot_file:{folder}/never.json"
+    result = subprocess.run([program, str(signal.SIGUSR2.value)], env=environment, capture_output=True, text=True, check=True)
+    same("a signal that the program uses is left to it", "is used by the program" in result.stderr, True)
+    same("and nothing is written", os.path.exists(os.path.join(folder, "never.json")), False)
+
+
 def main():
-    program, source = sys.argv[1:]
+    programs, source = sys.argv[1:]
     load(os.path.join(source, "include/cudamempool/snapshot.sample.json"))
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([program, folder], check=True)
+        subprocess.run([os.path.join(programs, "situations"), folder], check=True)
         found = {name[:-5]: load(os.path.join(folder, name)) for name in os.listdir(folder)}
-    same("snapshots", sorted(found), ["descriptor", "everything", "freed", "none", "plain", "ring"])
+    with tempfile.TemporaryDirectory() as folder:
+        check_watched(os.path.join(programs, "watched"), folder)
+    same("snapshots", sorted(found), ["descriptor", "everything", "freed", "none", "plain", "refused", "ring"])
+    check_refused(found["refused"])
     check_everything(found["everything"])
     check_everything(found["descriptor"])
     same("devices without a pool", found["none"]["devices"], [])

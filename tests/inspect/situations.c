@@ -115,6 +115,97 @@ static void history_keeps_the_newest(void **state)
     DONE(cmpool_destroy(pool));
 }
 
+/* ---- refusals ------------------------------------------------------------------------------------------- */
+
+static cmpool_refusal told;
+static int times_told;
+
+static void note_refusal(void *user, const cmpool_refusal *refusal)
+{
+    told = *refusal;
+    times_told++;
+    void *nothing;
+    cmpool_t pool = *(cmpool_t *)user;
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_malloc(pool, NULL, 1, NULL)); /* an error of its own changes nothing for the caller */
+    DONE(cmpool_malloc(pool, &nothing, 0, NULL));
+}
+
+static void refusals_are_explained(void **state)
+{
+    (void)state;
+    device_start("sim:64MiB");
+    cmpool_t pool = pool_with("limit:48MiB,stacks:all");
+    cmpool_refusal refusal = {.struct_size = sizeof refusal};
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_refusal_get(pool, &refusal)); /* none yet */
+    DONE(cmpool_set_refusal_callback(pool, note_refusal, &pool));
+    DONE(cmpool_tag_push("weights"));
+    void *weights = take(pool, 30 * MIB, NULL), *few[3], *none = weights;
+    DONE(cmpool_tag_pop());
+    for (int i = 0; i < 3; i++) {
+        few[i] = take(pool, 4 * MIB, NULL);
+    }
+    give(pool, few[1], NULL);
+    GIVES(CMPOOL_ERR_LIMIT, cmpool_malloc(pool, &none, 20 * MIB, NULL));
+    assert_null(none);
+    assert_int_equal(cmpool_last_error()->status, CMPOOL_ERR_LIMIT);
+    assert_string_equal(cmpool_last_error()->call, "cmpool_malloc");
+    assert_int_equal(times_told, 1);
+    assert_int_equal(told.pool, pool);
+    assert_int_equal(told.verdict, CMPOOL_VERDICT_TRUE_DEMAND);
+    assert_int_equal(told.request_bytes, 20 * MIB);
+    assert_int_equal(told.live_bytes, 38 * MIB);
+    assert_int_equal(told.idle_bytes, 4 * MIB);
+    assert_int_equal(told.short_bytes, 10 * MIB); /* 48 - 38 are left */
+    assert_int_equal(told.driver_free_bytes, 64 * MIB - told.process_bytes);
+    assert_int_equal(told.limit_bytes, 48 * MIB);
+    assert_int_equal(told.holders[0].by, CMPOOL_BY_TAG);
+    assert_int_equal(told.holders[0].bytes, 30 * MIB);
+    uint64_t of_size[2] = {0};
+    for (uint32_t i = 0; i < told.holder_count; i++) {
+        if (told.holders[i].by == CMPOOL_BY_SIZE) {
+            of_size[told.holders[i].key == 4 * MIB] = told.holders[i].blocks;
+        }
+    }
+    assert_int_equal(of_size[0], 1);
+    assert_int_equal(of_size[1], 2);
+
+    DONE(cmpool_refusal_get(pool, &refusal));
+    assert_memory_equal(&refusal, &told, sizeof refusal);
+    char text[4096], cut[100];
+    size_t length = cmpool_refusal_text(&refusal, text, sizeof text);
+    assert_int_equal(length, strlen(text));
+    static const char *const said[] = {"refused 20.0 MiB on device 0 (limit), 10.0 MiB short", "verdict: true_demand", "38.0 MiB live",
+                                       "tag \"weights\"", "advice: The pool's own limit of 48.0 MiB stops it"};
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        if (!strstr(text, said[i])) {
+            fail_msg("not in the report: %s\n%s", said[i], text);
+        }
+    }
+    assert_int_equal(cmpool_refusal_text(&refusal, cut, sizeof cut), length);
+    assert_int_equal(strlen(cut), sizeof cut - 1);
+    assert_memory_equal(cut, text, sizeof cut - 1);
+    assert_int_equal(cmpool_refusal_text(NULL, text, sizeof text), 0);
+    assert_int_equal(cmpool_refusal_text(&refusal, NULL, 5), 0);
+    refusal.struct_size--;
+    assert_int_equal(cmpool_refusal_text(&refusal, text, sizeof text), 0);
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_refusal_get(pool, &refusal));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_refusal_get(pool, NULL));
+    refusal.struct_size++;
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_refusal_get(0, &refusal));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_set_refusal_callback(0, NULL, NULL));
+
+    DONE(cmpool_set_refusal_callback(pool, NULL, NULL));
+    GIVES(CMPOOL_ERR_OUT_OF_DEVICE_MEMORY, cmpool_malloc(pool, &none, 100 * MIB, NULL));
+    assert_int_equal(times_told, 1);
+    DONE(cmpool_refusal_get(pool, &refusal));
+    assert_int_equal(refusal.number, 2);
+    DONE(cmpool_snapshot_write(file_named("refused")));
+    give(pool, weights, NULL);
+    give(pool, few[0], NULL);
+    give(pool, few[2], NULL);
+    DONE(cmpool_destroy(pool));
+}
+
 /* Nothing is kept that was not asked for. */
 static void plain_pools(void **state)
 {
@@ -137,6 +228,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(plain_pools),
         cmocka_unit_test(everything_at_once),
         cmocka_unit_test(history_keeps_the_newest),
+        cmocka_unit_test(refusals_are_explained),
     };
     if (argc != 2) {
         return 2;
