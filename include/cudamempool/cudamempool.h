@@ -154,6 +154,9 @@ CMPOOL_API cmpool_status cmpool_lookup(const void *ptr, cmpool_block_info *info)
 CMPOOL_API cmpool_status cmpool_tag_push(const char *name);
 CMPOOL_API cmpool_status cmpool_tag_pop(void);
 
+/* A step of the program (of training, say) begins: a mark in traces that are being recorded. Cheap where none is. Returns OK, FORKED. */
+CMPOOL_API cmpool_status cmpool_step(void);
+
 /* ---- memory without a stream: cudaMalloc and cudaFree as they are ------------------------------- */
 
 /*

@@ -103,7 +103,11 @@ void cmi_registry_leave(const cmi_entry *entry)
         cmi_returns_make(entry->device);
     }
     note_leaving(entry);
+    cmi_tracer *due = entry->device->tracer && cmi_tracer_is_due(entry->device->tracer) ? entry->device->tracer : NULL;
     cmi_lock_release(&entry->device->lock);
+    if (due) {
+        cmi_tracer_drain(due, &entry->device->lock, false);
+    }
 }
 
 cmpool_status cmi_registry_finish(cmpool_status status, const char *call)
@@ -258,9 +262,13 @@ static cmpool_status create(cmpool_t *handle, int ordinal, const cmi_options *op
     atomic_store_explicit(&primaries[ordinal], device->primary, memory_order_relaxed);
     atomic_store_explicit(&opened_driver, device->driver, memory_order_release);
     cmi_pool *pool = NULL;
+    cmi_tracer *tracer = options->trace && !device->tracer ? cmi_tracer_open(cmi_options_text(options->trace), ordinal, device->total_bytes)
+                                                           : device->tracer;
     cmi_lock_acquire(&device->lock);
+    device->tracer = tracer;
     status = cmi_pool_create(&pool, device, options);
     if (status == CMPOOL_OK) {
+        pool->traced = options->trace && tracer;
         *handle = publish(free, index, device, pool, 0);
     }
     bool last = !device->pools;
@@ -354,6 +362,9 @@ cmpool_status cmi_registry_destroy(cmpool_t handle)
         }
         bool last = !entry.device->pools;
         cmi_lock_release(&entry.device->lock);
+        if (last && entry.device->tracer) { /* a trace is whole where no pool is left */
+            cmi_tracer_drain(entry.device->tracer, &entry.device->lock, true);
+        }
         if (last) {
             cmpool_status closed = cmi_device_close(entry.device);
             status = status == CMPOOL_OK ? closed : status;

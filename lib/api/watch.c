@@ -18,6 +18,7 @@ _Atomic bool cmi_snapshot_is_due;
 static _Atomic uint64_t signal_file, exit_file; /* numbers of texts */
 static _Atomic int caught_signal;
 static _Atomic unsigned refusals_written;
+static _Atomic uint64_t steps;
 
 static void say_if_failed(cmpool_status status, const char *pattern)
 {
@@ -76,8 +77,37 @@ void cmi_watch_process(const cmi_options *options)
     }
 }
 
+/* What was recorded so far goes into the files. */
+static void drain_traces(void)
+{
+    for (int i = 0; i < CMI_MAX_DEVICES; i++) {
+        cmi_device *device = cmi_registry_device(i);
+        if (device && device->tracer) {
+            cmi_tracer_drain(device->tracer, &device->lock, true);
+        }
+    }
+}
+
+cmpool_status cmpool_step(void)
+{
+    cmpool_status status = cmi_registry_usable();
+    uint64_t step = status == CMPOOL_OK ? atomic_fetch_add(&steps, 1) : 0;
+    for (int i = 0; i < CMI_MAX_DEVICES && status == CMPOOL_OK; i++) {
+        cmi_device *device = cmi_registry_device(i);
+        if (device) {
+            cmi_lock_acquire(&device->lock);
+            if (device->tracer) {
+                cmi_tracer_append(device->tracer, CMI_TRACED_STEP, 0, step, 0);
+            }
+            cmi_lock_release(&device->lock);
+        }
+    }
+    return cmi_registry_finish(status, "cmpool_step");
+}
+
 void cmi_watch_end(void)
 {
+    drain_traces();
     const char *pattern = cmi_options_text(atomic_load(&exit_file));
     if (pattern[0]) {
         say_if_failed(cmi_inspect_snapshot_to(pattern, NULL, CMI_SNAPSHOT_EXIT), pattern);

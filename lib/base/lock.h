@@ -9,6 +9,7 @@
 typedef enum cmi_lock_rank {
     CMI_RANK_REGISTRY =
         1,           /* the process tables: devices, pool handles; driver calls under it only to make and end pools, devices and sets */
+    CMI_RANK_TRACE,  /* a recorder and its file */
     CMI_RANK_DEVICE, /* all pools of one device (the "pool lock"); no driver call under it */
     CMI_RANK_VMM,    /* a device's page calls; held over driver calls */
     CMI_RANK_RECORD, /* tables of names and stacks */

@@ -34,8 +34,11 @@ void cmi_history_alloc(cmi_pool *pool, const cmi_ask *ask, uint64_t address)
     cmi_place place;
     bool found = cmi_pool_place(pool, address, &place) == CMPOOL_OK;
     const cmi_note note = {address, pool->ring.capacity ? cmi_clock_ns() : 0, ask->tag, ask->stack};
-    if (found && place.slab) {
+    if (found && place.slab && (note.time_ns || (note.tag | note.stack))) {
         cmi_notes_put(&pool->notes, &note);
+    }
+    if (pool->traced) {
+        cmi_tracer_append(pool->device->tracer, CMI_TRACED_ALLOC, address, ask->requested, ask->stream);
     }
     write_event(pool, CMI_EVENT_ALLOC, address, found ? place.bytes : ask->bytes, ask->stream, ask->owner, &note);
 }
@@ -44,12 +47,18 @@ void cmi_history_free(cmi_pool *pool, const cmi_place *place, uint32_t stream)
 {
     cmi_note note = cmi_history_of(pool, place);
     cmi_notes_take(&pool->notes, place->base);
+    if (pool->traced) {
+        cmi_tracer_append(pool->device->tracer, CMI_TRACED_FREE, place->base, 0, stream);
+    }
     write_event(pool, CMI_EVENT_FREE, place->base, place->bytes, stream, place->owner, &note);
 }
 
 void cmi_history_use(cmi_pool *pool, const cmi_place *place, uint32_t stream)
 {
     cmi_note note = cmi_history_of(pool, place);
+    if (pool->traced) {
+        cmi_tracer_append(pool->device->tracer, CMI_TRACED_USE, place->base, 0, stream);
+    }
     write_event(pool, CMI_EVENT_USE, place->base, place->bytes, stream, place->owner, &note);
 }
 

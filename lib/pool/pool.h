@@ -127,6 +127,8 @@ typedef struct cmi_device {
     bool lost; /* the primary context is gone; asked again at each request */
     uint64_t unretired_streams;
 
+    cmi_tracer *tracer; /* NULL: no trace is recorded; once there it stays */
+
     uint32_t idle_pools;           /* pools that give back what is idle for long */
     uint32_t next_look;            /* second at which the first of them looks for it */
     _Atomic(uint64_t) over_budget; /* bytes that the driver wants back; written by its threads, without the lock */
@@ -174,6 +176,7 @@ struct cmi_pool {
     uint32_t calls_inside;   /* public calls on this pool; destroy refuses */
     uint32_t pins;           /* other calls that go on with this pool after they dropped the lock; destroy waits */
     bool dying;
+    bool traced; /* its calls go into the device's trace */
     cmpool_low_memory_fn low_memory;
     void *low_memory_user;
     struct cmi_pinned *pinned; /* lib/pinned's; NULL: it has no pinned host memory yet */
@@ -375,7 +378,7 @@ void cmi_history_refuse(cmi_pool *pool, const cmi_ask *ask);
 /* What is known about a live block: time, tag and stack. */
 cmi_note cmi_history_of(const cmi_pool *pool, const cmi_place *place);
 /* Does the pool note anything about its blocks now? */
-static inline bool cmi_pool_is_watched(const cmi_pool *pool) { return (pool->ring.capacity | pool->notes.count) != 0; }
+static inline bool cmi_pool_is_watched(const cmi_pool *pool) { return (pool->ring.capacity | pool->notes.count | pool->traced) != 0; }
 
 /* ---- ladder.c: what happens when the bins have nothing ------------------------------------------ */
 

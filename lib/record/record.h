@@ -11,5 +11,6 @@
 #include "record/ring.h"
 #include "record/stacks.h"
 #include "record/tags.h"
+#include "record/tracer.h"
 
 #endif

@@ -1,4 +1,5 @@
 """Snapshots of a program's situations, and the sample in the tree: schema, sums, and what each situation must show."""
+import gzip
 import json
 import os
 import signal
@@ -87,12 +88,29 @@ def check_watched(program, folder):
     same("and nothing is written", os.path.exists(os.path.join(folder, "never.json")), False)
 
 
+def check_trace(path, tool):
+    """What was recorded replays to the same live peak."""
+    with open(path + ".peak", encoding="ascii") as file:
+        peak = int(file.read())
+    with gzip.open(path, "rt", encoding="ascii") as file:
+        letters = [line[0] for line in file]
+    same("steps", letters.count("s"), 40)
+    same("blocks given back", letters.count("a"), letters.count("f"))
+    if not letters.count("u") or letters.count("a") < 4096:
+        sys.exit("the trace is too short to show anything")
+    command = [tool, "replay", "--device", "sim:256MiB", "--json", path]
+    figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    same("live peak of the replay", figures["peak_live_bytes"], peak)
+    same("served", (figures["served"], figures["races"]), (True, 0))
+
+
 def main():
-    programs, source = sys.argv[1:]
+    programs, source, tool = sys.argv[1:]
     load(os.path.join(source, "include/cudamempool/snapshot.sample.json"))
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([os.path.join(programs, "situations"), folder], check=True)
-        found = {name[:-5]: load(os.path.join(folder, name)) for name in os.listdir(folder)}
+        found = {name[:-5]: load(os.path.join(folder, name)) for name in os.listdir(folder) if name.endswith(".json")}
+        check_trace(os.path.join(folder, "calls.cmtrace.gz"), tool)
     with tempfile.TemporaryDirectory() as folder:
         check_watched(os.path.join(programs, "watched"), folder)
     same("snapshots", sorted(found), ["descriptor", "everything", "freed", "none", "plain", "refused", "ring"])

@@ -206,6 +206,57 @@ static void refusals_are_explained(void **state)
     DONE(cmpool_destroy(pool));
 }
 
+/* Steps of ordinary calls on two streams, recorded; what was live at most is written beside it. */
+static void a_trace_is_recorded(const char *name)
+{
+    char options[4200];
+    static void *blocks[64];
+    device_start("sim:256MiB");
+    snprintf(options, sizeof options, "trace:%s/%s", folder, name);
+    cmpool_t pool = pool_with(options);
+    CUstream streams[2] = {new_stream(), new_stream()};
+    uint64_t live = 0, peak = 0, sizes[64] = {0};
+    unsigned draw = 1;
+    for (int step = 0; step < 40; step++) {
+        DONE(cmpool_step());
+        for (int i = 0; i < 400; i++) {
+            draw = draw * 1103515245 + 12345;
+            unsigned slot = draw >> 16 & 63, on = draw >> 22 & 1;
+            if (blocks[slot]) {
+                give(pool, blocks[slot], streams[on]);
+                live -= sizes[slot];
+                blocks[slot] = NULL;
+                continue;
+            }
+            size_t bytes = 1 + (draw >> 8 & 0xffff) * (i % 3 ? 1u : 16u);
+            blocks[slot] = take(pool, bytes, streams[on]);
+            sizes[slot] = cmi_round_up(bytes, 512);
+            live += sizes[slot];
+            peak = live > peak ? live : peak;
+            if (i % 5 == 0) {
+                DONE(cmpool_record_use(pool, blocks[slot], streams[!on]));
+            }
+        }
+    }
+    for (int i = 0; i < 64; i++) {
+        cmpool_free(pool, blocks[i], streams[0]);
+        blocks[i] = NULL;
+    }
+    DONE(cmpool_destroy(pool));
+    char path[4200];
+    snprintf(path, sizeof path, "%s/%s.peak", folder, name);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "%llu\n", (unsigned long long)peak);
+    fclose(file);
+}
+
+static void traces_are_recorded(void **state)
+{
+    (void)state;
+    a_trace_is_recorded("calls.cmtrace.gz");
+}
+
 /* Nothing is kept that was not asked for. */
 static void plain_pools(void **state)
 {
@@ -229,6 +280,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(everything_at_once),
         cmocka_unit_test(history_keeps_the_newest),
         cmocka_unit_test(refusals_are_explained),
+        cmocka_unit_test(traces_are_recorded),
     };
     if (argc != 2) {
         return 2;

@@ -14,12 +14,13 @@
 
 #define LIBRARY "libcudamempool_preload.so"
 
-static const char usage[] = "Usage: cudamempool run [--conf C] [--report FILE] [--] PROGRAM [ARGUMENT]...\n"
+static const char usage[] = "Usage: cudamempool run [--conf C] [--report FILE] [--trace FILE] [--] PROGRAM [ARGUMENT]...\n"
                             "\n"
                             "Starts PROGRAM with its device memory served by the pool. cudaFree no longer waits for the device.\n"
                             "\n"
                             "  --conf C       options of the pools, \"key:value,key:value\", after those of CUDAMEMPOOL_CONF\n"
                             "  --report FILE  what the program used, as JSON, one line for each process that had a driver\n"
+                            "  --trace FILE   record what the program asks for, for cudamempool replay; %p is the process, %d the device\n"
                             "  --help         this text\n";
 
 /* The library beside the tool, as built and as installed. */
@@ -57,6 +58,13 @@ static bool append(const char *variable, const char *separator, const char *word
     bool done = setenv(variable, both, 1) == 0;
     free(both);
     return done;
+}
+
+static bool record_into(const char *file)
+{
+    char setting[PATH_MAX + 8];
+    snprintf(setting, sizeof setting, "trace:%s", file);
+    return strchr(file, ',') == NULL && append("CUDAMEMPOOL_CONF", ",", setting);
 }
 
 /* Empty the file now, so that a bad name is told before the program runs; its whole path, since programs change folders. */
@@ -100,14 +108,17 @@ int cmd_run(int argc, char **argv)
         if (strcmp(option.name, "--help") == 0 || strcmp(option.name, "-h") == 0)
             return fputs(usage, stdout) < 0 ? EXIT_DEVICE : EXIT_FINE;
         bool conf = strcmp(option.name, "--conf") == 0;
-        if (!conf && strcmp(option.name, "--report") != 0)
+        bool trace = strcmp(option.name, "--trace") == 0;
+        if (!conf && !trace && strcmp(option.name, "--report") != 0)
             return tool_say(EXIT_BAD_INPUT, "there is no option '%s'; see 'cudamempool run --help'", option.name);
         const char *value = tool_option_value(&words, &option);
         if (value == NULL)
             return EXIT_BAD_INPUT;
         if (conf && !append("CUDAMEMPOOL_CONF", ",", value))
             return tool_say(EXIT_DEVICE, "no host memory");
-        if (!conf && begin_report(value) != EXIT_FINE)
+        if (trace && !record_into(value))
+            return tool_say(EXIT_BAD_INPUT, "the name of a trace has no commas: '%s'", value);
+        if (!conf && !trace && begin_report(value) != EXIT_FINE)
             return EXIT_BAD_INPUT;
         at = words.at - 1;
     }
