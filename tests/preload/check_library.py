@@ -11,6 +11,14 @@ MOST_TLS = 128  # bytes a thread: the marks of the library's threads, all of the
 UNWANTED = set("malloc calloc realloc free aligned_alloc posix_memalign strdup exit _exit abort printf puts fputs fwrite fprintf fopen".split())
 
 
+def has_jemalloc():
+    """Whether the library has jemalloc inside, whose last word is abort when its own records are damaged."""
+    with open(os.path.join(BUILD, "CMakeCache.txt"), encoding="utf-8") as cache:
+        values = dict(re.findall(r"^(CMPOOL_JEMALLOC\w*):\w+=(.*)$", cache.read(), re.M))
+    inside = os.path.exists(os.path.join(values.get("CMPOOL_JEMALLOC_DIR", ""), "lib/libjemalloc_pic.a"))
+    return inside and values.get("CMPOOL_JEMALLOC") != "OFF"
+
+
 def output(*command):
     return subprocess.run([*command, LIBRARY], check=True, capture_output=True, text=True).stdout
 
@@ -24,7 +32,7 @@ findings += [f"does not export {name}" for name in sorted(hooks - set(symbols))]
 if len(versions) != 2 or "dlsym@@GLIBC_2.34" not in versions:
     findings.append(f"dlsym has the versions {versions}")
 wanted = {line.split()[-1].split("@")[0] for line in output("nm", "-D", "--undefined-only").splitlines()}
-findings += [f"calls {name}" for name in sorted(wanted & UNWANTED)]
+findings += [f"calls {name}" for name in sorted(wanted & (UNWANTED - {"abort"} if has_jemalloc() else UNWANTED))]
 findings += [f"needs {name}" for name in re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW"))
              if not re.match(r"(libc|libdl|libpthread|ld-linux.*)\.so\.", name)]
 if "NODELETE" not in output("readelf", "-dW"):
