@@ -2,7 +2,11 @@
  * Public functions on blocks: argument checks, then one call into lib/pool under the device lock. Owns nothing. Arguments are checked here
  * and nowhere further down.
  */
+#include "api/inspect.h"
 #include "api/registry.h"
+#include "pool/cache.h"
+
+#define NOINLINE __attribute__((noinline)) /* the fast paths save no registers for the slow ones */
 
 /* The stream record of a handle, checked against the driver as the option asks. */
 static cmpool_status find_stream(const cmi_entry *entry, cmpool_stream handle, CUcontext context, uint32_t *stream)
@@ -11,9 +15,8 @@ static cmpool_status find_stream(const cmi_entry *entry, cmpool_stream handle, C
     return cmi_stream_find(entry->device, handle, context, check, stream);
 }
 
-static cmpool_status allocate(cmpool_t pool, void **ptr, const cmpool_request *request)
+static cmpool_status allocate(cmpool_t pool, void **ptr, const cmpool_request *request, cmi_here here)
 {
-    cmi_here here = cmi_registry_here(request->stream);
     uint32_t stack = cmi_stack_here();
     cmi_entry entry;
     cmpool_status status = cmi_registry_enter(pool, &entry);
@@ -52,12 +55,12 @@ cmpool_status cmpool_malloc_ex(cmpool_t pool, void **ptr, const cmpool_request *
     }
     if (ptr && request && request->struct_size == sizeof *request && request->bytes <= CMI_MAX_BYTES && !request->flags &&
         (!request->alignment || cmi_is_power2(request->alignment))) {
-        status = allocate(pool, ptr, request);
+        status = allocate(pool, ptr, request, cmi_registry_here(request->stream));
     }
     return cmi_registry_finish(status, "cmpool_malloc_ex");
 }
 
-cmpool_status cmpool_malloc(cmpool_t pool, void **ptr, size_t bytes, cmpool_stream stream)
+static NOINLINE cmpool_status malloc_under_lock(cmpool_t pool, void **ptr, size_t bytes, cmpool_stream stream, cmi_here here)
 {
     cmpool_status status = CMPOOL_ERR_INVALID_ARGUMENT;
     if (ptr) {
@@ -65,14 +68,27 @@ cmpool_status cmpool_malloc(cmpool_t pool, void **ptr, size_t bytes, cmpool_stre
     }
     if (ptr && bytes <= CMI_MAX_BYTES) {
         const cmpool_request request = {.struct_size = sizeof request, .bytes = bytes, .stream = stream};
-        status = allocate(pool, ptr, &request);
+        status = allocate(pool, ptr, &request, here);
     }
     return cmi_registry_finish(status, "cmpool_malloc");
 }
 
-cmpool_status cmpool_free(cmpool_t pool, void *ptr, cmpool_stream stream)
+cmpool_status cmpool_malloc(cmpool_t pool, void **ptr, size_t bytes, cmpool_stream stream)
 {
     cmi_here here = cmi_registry_here(stream);
+    bool plain =
+        ptr && !(cmi_tag_current() | atomic_load_explicit(&cmi_stack_every, memory_order_relaxed)); /* else notes are taken of it */
+    uint64_t cached = plain ? cmi_cache_malloc(pool, stream, here.context, here.device, bytes) : 0;
+    if (cached) {
+        *ptr = (void *)(uintptr_t)cached;
+        cmi_watch_signal();
+        return CMPOOL_OK;
+    }
+    return malloc_under_lock(pool, ptr, bytes, stream, here);
+}
+
+static NOINLINE cmpool_status free_under_lock(cmpool_t pool, void *ptr, cmpool_stream stream, cmi_here here)
+{
     cmi_entry entry;
     cmpool_status status = cmi_registry_enter(pool, &entry);
     if (status == CMPOOL_OK) {
@@ -87,11 +103,22 @@ cmpool_status cmpool_free(cmpool_t pool, void *ptr, cmpool_stream stream)
             }
         }
         if (ptr && status == CMPOOL_OK) {
-            status = cmi_pool_free(entry.pool, entry.owner, (uint64_t)(uintptr_t)ptr, number, stream);
+            const cmi_ask ask = {.owner = entry.owner, .stream = number, .handle = stream, .context = context};
+            status = cmi_pool_free(entry.pool, &ask, (uint64_t)(uintptr_t)ptr);
         }
         cmi_registry_leave(&entry);
     }
     return cmi_registry_finish(cmi_registry_not_memory(status), "cmpool_free");
+}
+
+cmpool_status cmpool_free(cmpool_t pool, void *ptr, cmpool_stream stream)
+{
+    cmi_here here = cmi_registry_here(stream);
+    if (cmi_cache_free(pool, stream, here.context, here.device, (uint64_t)(uintptr_t)ptr)) {
+        cmi_watch_signal();
+        return CMPOOL_OK;
+    }
+    return free_under_lock(pool, ptr, stream, here);
 }
 
 cmpool_status cmpool_record_use(cmpool_t pool, void *ptr, cmpool_stream stream)

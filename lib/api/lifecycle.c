@@ -11,6 +11,7 @@
  * the driver, what threads do when they end; libc takes the handlers of fork and exit back.
  */
 #include "api/registry.h"
+#include "pool/cache.h"
 
 #include "api/inspect.h"
 
@@ -23,6 +24,7 @@ static _Atomic enum { UNWATCHED, LIVES, EXITS } process; /* UNWATCHED: no pool w
 static void in_child(void)
 {
     atomic_store(&forked, 1);
+    cmi_cache_forget();
     cmi_meta_after_fork();
 }
 
@@ -92,6 +94,7 @@ __attribute__((destructor)) static void unloaded(void)
     if (process == LIVES && cmi_registry_usable() == CMPOOL_OK) {
         shut_down();
     }
+    cmi_cache_unload();
     cmi_error_unload();
     cmi_meta_unload();
 }

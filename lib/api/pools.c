@@ -4,6 +4,7 @@
  */
 #include "api/inspect.h"
 #include "api/registry.h"
+#include "pool/cache.h"
 
 #include <stdlib.h>
 
@@ -208,6 +209,7 @@ cmpool_status cmpool_stats_reset_peaks(cmpool_t pool)
     cmi_entry entry;
     cmpool_status status = cmi_registry_enter(pool, &entry);
     if (status == CMPOOL_OK) {
+        cmi_cache_drain(entry.pool);
         entry.pool->counters.reserved_bytes = entry.pool->reserved_pages << entry.pool->heap.page_shift;
         cmi_counters_reset_peaks(&entry.pool->counters);
         for (uint32_t i = 0; i < entry.pool->owner_count; i++) {

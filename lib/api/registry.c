@@ -4,6 +4,7 @@
  * up safely; a handle is an index and a generation, so it never names a later pool.
  */
 #include "api/registry.h"
+#include "pool/cache.h"
 
 #include "api/inspect.h"
 
@@ -324,7 +325,12 @@ static cmpool_status destroy(record *found, const cmi_entry *entry)
         return CMPOOL_ERR_UNSUPPORTED;
     }
     bool busy;
-    while (!(busy = pool->calls_inside > 1 || pool->owners[entry->owner].live_blocks) && pool->pins) {
+    for (;;) {
+        cmi_cache_drain(pool); /* what is cached is not live */
+        busy = pool->calls_inside > 1 || pool->owners[entry->owner].live_blocks;
+        if (busy || !pool->pins) {
+            break;
+        }
         pthread_cond_wait(&entry->device->landed, &entry->device->lock.mutex);
     }
     if (busy) {

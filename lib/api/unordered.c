@@ -39,7 +39,8 @@ cmpool_status cmpool_free_unordered(cmpool_t pool, void *ptr)
     cmpool_status status = cmi_registry_enter(pool, &entry);
     if (status == CMPOOL_OK) {
         if (ptr) {
-            status = cmi_pool_free(entry.pool, entry.owner, (uint64_t)(uintptr_t)ptr, CMI_NO_STREAM, NULL);
+            const cmi_ask ask = {.owner = entry.owner, .stream = CMI_NO_STREAM};
+            status = cmi_pool_free(entry.pool, &ask, (uint64_t)(uintptr_t)ptr);
         }
         cmi_registry_leave(&entry);
     }

@@ -8,6 +8,7 @@
 #include "base/bits.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/latch.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/meta.h"

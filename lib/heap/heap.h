@@ -10,6 +10,8 @@
 
 #include "base/base.h"
 
+#include <stdatomic.h>
+
 #define CMI_UNIT 512u /* every block starts and ends at a multiple of this */
 #define CMI_MAX_BYTES (UINT64_C(1) << 47)
 #define CMI_NO_BLOCK 0u /* block, bin set and slab numbers start at 1 */
@@ -97,10 +99,15 @@ typedef enum cmi_slot_use {
     CMI_SLOT_FREE,   /* ready for the slab's stream */
     CMI_SLOT_CACHED, /* in a thread's cache */
     CMI_SLOT_LIVE,   /* handed out */
-    CMI_SLOT_PARKED  /* freed, but other streams are still to be waited for */
+    CMI_SLOT_PARKED, /* freed, but other streams are still to be waited for */
+    CMI_SLOT_NOTED   /* handed out, and not to be freed without the lock: the caller keeps something about it */
 } cmi_slot_use;
 
 typedef struct cmi_slab {
+    uint64_t base;       /* offset of the first slot */
+    uint32_t binset;     /* that of its block */
+    uint32_t slot_bytes; /* of its class */
+    uint64_t per_unit;   /* 2^32 over the units of a slot, rounded up */
     cmi_block_id block;
     uint8_t class_index, slot_count, free_count, parked_count;
     uint8_t listed_empty, listed_parked; /* noted in the heap's lists of slabs to look at */
@@ -108,9 +115,43 @@ typedef struct cmi_slab {
     uint32_t stamp;  /* of the parked slots, joined */
     uint64_t ticket; /* youngest free by its own stream */
     uint64_t free_bits[CMI_SLAB_SLOTS / 64];
-    uint32_t *uses;              /* one stamp number a slot (slot_count of them), made at the first recorded use; else NULL */
-    uint8_t use[CMI_SLAB_SLOTS]; /* cmi_slot_use */
+    uint32_t *uses;                      /* one stamp number a slot (slot_count of them), made at the first recorded use; else NULL */
+    _Atomic uint8_t use[CMI_SLAB_SLOTS]; /* cmi_slot_use; CACHED and LIVE change without the lock, by who has the slot */
 } cmi_slab;
+
+/*
+ * From an offset to its slab in two loads, with or without the lock: slabs start at multiples of CMI_SLAB_UNIT, and a page that has had one
+ * has an entry for each unit. Maps and slab records stay where they are as long as the heap; who holds no lock may
+ * trust what it finds about a slot that it has (LIVE or CACHED), since that keeps the slab as it is.
+ */
+typedef _Atomic(cmi_slab *) cmi_slab_entry;
+typedef struct cmi_slab_map {
+    uint64_t base, bytes;
+    _Atomic(cmi_slab_entry *) *pages;
+    unsigned page_shift;
+} cmi_slab_map;
+
+static inline cmi_slab *cmi_slab_at(const cmi_slab_map *map, uint64_t offset)
+{
+    uint64_t at = offset - map->base;
+    if (at >= map->bytes) {
+        return NULL;
+    }
+    cmi_slab_entry *units = atomic_load_explicit(&map->pages[at >> map->page_shift], memory_order_acquire);
+    uint64_t unit = (at & ((UINT64_C(1) << map->page_shift) - 1)) / CMI_SLAB_UNIT;
+    return units ? atomic_load_explicit(&units[unit], memory_order_acquire) : NULL;
+}
+
+/* The slot that contains an offset of the slab; slot_count or more: the unused tail. */
+static inline unsigned cmi_slab_slot(const cmi_slab *slab, uint64_t offset)
+{
+    return (unsigned)((offset - slab->base) / CMI_UNIT * slab->per_unit >> 32);
+}
+
+static inline cmi_slot_use cmi_slab_use(const cmi_slab *slab, unsigned slot)
+{
+    return (cmi_slot_use)atomic_load_explicit(&slab->use[slot], memory_order_relaxed);
+}
 
 /* ---- the heap ----------------------------------------------------------------------------------- */
 
@@ -120,6 +161,7 @@ typedef struct cmi_space {
     uint32_t page_count;
     cmi_block_id *start; /* per page: the first block that starts in it, or 0 */
     uint64_t *start_map; /* bit per page: start is not 0 */
+    cmi_slab_map slabs;
 } cmi_space;
 
 typedef struct cmi_id_list {
@@ -220,15 +262,36 @@ static inline cmi_block_id cmi_heap_first_block(const cmi_heap *heap, uint32_t s
 /* ---- slab entries ------------------------------------------------------------------------------- */
 
 /* Size class of a small request, and the bytes of a class's slots and slabs. bytes 1 to CMI_SMALL_LIMIT. */
-unsigned cmi_class_of(uint64_t bytes);
+static inline unsigned cmi_class_of(uint64_t bytes)
+{
+    /* Four classes per doubling: 1, 2, 3, 4 units, then 5, 6, 7, 8, then 10, 12, 14, 16, up to 512 units. */
+    uint64_t last = (bytes - 1) / CMI_UNIT;
+    if (last < 4) {
+        return (unsigned)last;
+    }
+    unsigned row = cmi_log2_floor(last);
+    return (row - 1) * 4 + (unsigned)(last >> (row - 2) & 3u);
+}
 uint64_t cmi_class_bytes(unsigned class_index);
 uint64_t cmi_class_slab_bytes(unsigned class_index);
 
-/* A slot from the lowest slab with room in the bin set: its offset in *offset; false when there is none. */
+/* The slab map of the range that has an offset; NULL: none has. */
+const cmi_slab_map *cmi_heap_slab_map(const cmi_heap *heap, uint64_t offset);
+/* A slot from the lowest slab with room in the bin set, LIVE: its offset in *offset; false when there is none. */
 bool cmi_heap_slot_alloc(cmi_heap *heap, uint32_t binset, unsigned class_index, uint64_t *offset);
+/* The same for a thread's cache, CACHED, with the slab in *slab. */
+bool cmi_heap_slot_cache(cmi_heap *heap, uint32_t binset, unsigned class_index, uint64_t *offset, cmi_slab **slab);
+/* A CACHED slot is free for its own stream again. The slab stays, if need be as an empty one, so nothing is needed for it. */
+void cmi_heap_slot_uncache(cmi_heap *heap, cmi_slab *slab, uint64_t offset, uint64_t ticket);
+/* Then, where no slot is left but free and parked ones: it goes back to free space as in slot_free. Needs CMI_HEAP_STEP_RECORDS. */
+bool cmi_heap_slab_is_unused(const cmi_slab *slab);
+void cmi_heap_settle_slab(cmi_heap *heap, const cmi_slab *slab);
+/* A LIVE slot is NOTED from now on, until it is freed. */
+void cmi_heap_slot_note(cmi_slab *slab, unsigned slot);
 /*
- * Turn a BUSY block of cmi_class_slab_bytes into a slab with all slots free. false: no host memory (block stays BUSY). The slab's
- * ticket starts as the block's where both are one stream's, else as 0: memory that had to be waited for is the caller's to date.
+ * Turn a BUSY block of cmi_class_slab_bytes, at a multiple of CMI_SLAB_UNIT, into a slab with all slots free. false: no host memory (block
+ * stays BUSY). The slab's ticket starts as the block's where both are one stream's, else as 0: memory that had to be waited for is the
+ * caller's to date.
  */
 bool cmi_heap_make_slab(cmi_heap *heap, cmi_block_id block, uint32_t binset, unsigned class_index);
 /* Slab and slot of an offset inside a SLAB block; exact is set when it is the start of the slot. */

@@ -77,7 +77,55 @@ cmi_block_id cmi_heap_find(const cmi_heap *heap, uint64_t offset)
     return id;
 }
 
+static size_t unit_bytes(const cmi_heap *heap) { return (heap->source.page_bytes / CMI_SLAB_UNIT) * sizeof(cmi_slab_entry); }
+
+const cmi_slab_map *cmi_heap_slab_map(const cmi_heap *heap, uint64_t offset)
+{
+    const cmi_space *space = cmi_index_space(heap, offset);
+    return space ? &space->slabs : NULL;
+}
+
+static _Atomic(cmi_slab_entry *) *page_of(const cmi_heap *heap, uint64_t offset)
+{
+    const cmi_slab_map *map = cmi_heap_slab_map(heap, offset);
+    return &map->pages[(offset - map->base) >> heap->page_shift];
+}
+
+bool cmi_index_slab_room(cmi_heap *heap, uint64_t offset, uint64_t bytes)
+{
+    uint64_t first = cmi_round_down(offset, heap->source.page_bytes);
+    for (uint64_t at = first; at < offset + bytes; at += heap->source.page_bytes) {
+        _Atomic(cmi_slab_entry *) *page = page_of(heap, at);
+        if (!atomic_load_explicit(page, memory_order_relaxed)) {
+            cmi_slab_entry *units = cmi_meta_alloc(unit_bytes(heap));
+            if (!units) {
+                return false;
+            }
+            atomic_store_explicit(page, units, memory_order_release);
+        }
+    }
+    return true;
+}
+
+void cmi_index_set_slab(cmi_heap *heap, uint64_t offset, uint64_t bytes, cmi_slab *slab)
+{
+    for (uint64_t at = offset; at < offset + bytes; at += CMI_SLAB_UNIT) {
+        cmi_slab_entry *units = atomic_load_explicit(page_of(heap, at), memory_order_relaxed);
+        atomic_store_explicit(&units[(at & (heap->source.page_bytes - 1)) / CMI_SLAB_UNIT], slab, memory_order_release);
+    }
+}
+
 static size_t map_bytes(uint32_t pages) { return cmi_div_up(pages, 64) * sizeof(uint64_t); }
+
+static void free_tables(const cmi_heap *heap, cmi_space *space)
+{
+    for (uint32_t page = 0; space->slabs.pages && page < space->page_count; page++) {
+        cmi_meta_free(atomic_load_explicit(&space->slabs.pages[page], memory_order_relaxed), unit_bytes(heap));
+    }
+    cmi_meta_free(space->slabs.pages, space->page_count * sizeof *space->slabs.pages);
+    cmi_meta_free(space->start, space->page_count * sizeof *space->start);
+    cmi_meta_free(space->start_map, map_bytes(space->page_count));
+}
 
 bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes)
 {
@@ -96,9 +144,10 @@ bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes)
     cmi_space space = {.base = base, .bytes = bytes, .page_count = (uint32_t)(bytes >> heap->page_shift)};
     space.start = cmi_meta_alloc(space.page_count * sizeof *space.start);
     space.start_map = cmi_meta_alloc(map_bytes(space.page_count));
-    if (!space.start || !space.start_map) {
-        cmi_meta_free(space.start, space.page_count * sizeof *space.start);
-        cmi_meta_free(space.start_map, map_bytes(space.page_count));
+    space.slabs = (cmi_slab_map){.base = base, .bytes = bytes, .page_shift = heap->page_shift};
+    space.slabs.pages = cmi_meta_alloc(space.page_count * sizeof *space.slabs.pages);
+    if (!space.start || !space.start_map || !space.slabs.pages) {
+        free_tables(heap, &space);
         return false;
     }
     space.first = cmi_block_new(heap);
@@ -126,8 +175,7 @@ void cmi_heap_remove_space(cmi_heap *heap, uint64_t base)
 {
     cmi_space *space = cmi_index_space(heap, base);
     cmi_block_retire(heap, space->first);
-    cmi_meta_free(space->start, space->page_count * sizeof *space->start);
-    cmi_meta_free(space->start_map, map_bytes(space->page_count));
+    free_tables(heap, space);
     uint32_t at = (uint32_t)(space - heap->spaces);
     heap->space_count--;
     for (; at < heap->space_count; at++) {

@@ -28,6 +28,9 @@ void cmi_bin_position(uint64_t bytes, unsigned *row, unsigned *column);
 /* index.c: from offset to block. */
 void cmi_index_add(cmi_heap *heap, cmi_block_id id);
 void cmi_index_remove(cmi_heap *heap, cmi_block_id id);
+/* Entries for slabs in the pages of a stretch, made at the first slab there (false: no host memory); then the slab that covers it. */
+bool cmi_index_slab_room(cmi_heap *heap, uint64_t offset, uint64_t bytes);
+void cmi_index_set_slab(cmi_heap *heap, uint64_t offset, uint64_t bytes, cmi_slab *slab);
 cmi_space *cmi_index_space(const cmi_heap *heap, uint64_t offset);
 
 /* slab.c */

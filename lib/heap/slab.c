@@ -5,17 +5,6 @@
  */
 #include "heap/internal.h"
 
-/* Four classes per doubling: 1, 2, 3, 4 units, then 5, 6, 7, 8, then 10, 12, 14, 16, up to 512 units. */
-unsigned cmi_class_of(uint64_t bytes)
-{
-    uint64_t units = cmi_div_up(bytes, CMI_UNIT);
-    if (units <= 4) {
-        return (unsigned)units - 1;
-    }
-    unsigned row = cmi_log2_floor(units - 1); /* units in (2^row, 2^(row+1)] */
-    return (row - 1) * 4 + (unsigned)((units - 1) >> (row - 2) & 3u);
-}
-
 uint64_t cmi_class_bytes(unsigned class_index)
 {
     if (class_index < 4) {
@@ -31,6 +20,8 @@ uint64_t cmi_class_slab_bytes(unsigned class_index)
 }
 
 static bool has_room(const cmi_slab *slab) { return slab->free_count > 0; }
+
+static bool is_unused(const cmi_slab *slab) { return slab->free_count + slab->parked_count == slab->slot_count; }
 
 static cmi_block_id *room_root(cmi_heap *heap, cmi_block_id id)
 {
@@ -48,30 +39,49 @@ static void note_empty(cmi_heap *heap, uint32_t number)
     }
 }
 
-bool cmi_heap_slot_alloc(cmi_heap *heap, uint32_t binset, unsigned class_index, uint64_t *offset)
+static void set_use(cmi_slab *slab, unsigned slot, cmi_slot_use use)
+{
+    atomic_store_explicit(&slab->use[slot], (uint8_t)use, memory_order_relaxed);
+}
+
+static cmi_slab *take_slot(cmi_heap *heap, uint32_t binset, unsigned class_index, cmi_slot_use use, uint64_t *offset)
 {
     cmi_block_id *root = &heap->binsets[binset]->slab_root[class_index];
     cmi_block_id id = cmi_tree_lowest(heap, *root);
     if (!id) {
-        return false;
+        return NULL;
     }
-    const cmi_block *block = cmi_heap_block(heap, id);
-    cmi_slab *slab = heap->slabs[block->slab];
+    cmi_slab *slab = heap->slabs[cmi_heap_block(heap, id)->slab];
     unsigned word = slab->free_bits[0] ? 0 : 1;
     unsigned slot = word * 64 + cmi_lowest_bit(slab->free_bits[word]);
     slab->free_bits[word] &= slab->free_bits[word] - 1;
-    slab->use[slot] = CMI_SLOT_LIVE;
+    set_use(slab, slot, use);
     slab->free_count--;
     if (!has_room(slab)) {
         cmi_tree_remove(heap, root, id);
     }
-    *offset = block->offset + slot * cmi_class_bytes(class_index);
-    return true;
+    *offset = slab->base + (uint64_t)slot * slab->slot_bytes;
+    return slab;
+}
+
+bool cmi_heap_slot_alloc(cmi_heap *heap, uint32_t binset, unsigned class_index, uint64_t *offset)
+{
+    return take_slot(heap, binset, class_index, CMI_SLOT_LIVE, offset) != NULL;
+}
+
+bool cmi_heap_slot_cache(cmi_heap *heap, uint32_t binset, unsigned class_index, uint64_t *offset, cmi_slab **slab)
+{
+    *slab = take_slot(heap, binset, class_index, CMI_SLOT_CACHED, offset);
+    return *slab != NULL;
 }
 
 bool cmi_heap_make_slab(cmi_heap *heap, cmi_block_id id, uint32_t binset, unsigned class_index)
 {
     uint32_t number = 0;
+    cmi_block *block = cmi_heap_block(heap, id);
+    if (!cmi_index_slab_room(heap, block->offset, block->bytes)) {
+        return false;
+    }
     if (heap->unused_slabs.count) {
         number = heap->unused_slabs.ids[heap->unused_slabs.count - 1];
     } else {
@@ -99,10 +109,15 @@ bool cmi_heap_make_slab(cmi_heap *heap, cmi_block_id id, uint32_t binset, unsign
         cmi_ids_push(&heap->unused_slabs, number);
     }
     heap->unused_slabs.count--;
-    unsigned slots = (unsigned)(cmi_class_slab_bytes(class_index) / cmi_class_bytes(class_index));
+    uint32_t slot_bytes = (uint32_t)cmi_class_bytes(class_index);
+    unsigned slots = (unsigned)(cmi_class_slab_bytes(class_index) / slot_bytes);
     cmi_slab *slab = heap->slabs[number];
     uint8_t listed_empty = slab->listed_empty, listed_parked = slab->listed_parked; /* a stale entry may still name this number */
-    *slab = (cmi_slab){.block = id,
+    *slab = (cmi_slab){.base = block->offset,
+                       .binset = binset,
+                       .slot_bytes = slot_bytes,
+                       .per_unit = cmi_div_up(UINT64_C(1) << 32, slot_bytes / CMI_UNIT),
+                       .block = id,
                        .class_index = (uint8_t)class_index,
                        .slot_count = (uint8_t)slots,
                        .free_count = (uint8_t)slots,
@@ -113,7 +128,6 @@ bool cmi_heap_make_slab(cmi_heap *heap, cmi_block_id id, uint32_t binset, unsign
         unsigned here = slots > word * 64 ? slots - word * 64 : 0;
         slab->free_bits[word] = here >= 64 ? UINT64_MAX : (UINT64_C(1) << here) - 1;
     }
-    cmi_block *block = cmi_heap_block(heap, id);
     /* Slots that are never handed out keep the time of the stream's own last use; other memory is the caller's to date. */
     const cmi_binset *from = heap->binsets[block->binset], *set = heap->binsets[binset];
     if (from && from->kind == CMI_BINSET_STREAM && set->kind == CMI_BINSET_STREAM && from->key == set->key) {
@@ -127,6 +141,7 @@ bool cmi_heap_make_slab(cmi_heap *heap, cmi_block_id id, uint32_t binset, unsign
     heap->binsets[binset]->slab_blocks++;
     cmi_tree_insert(heap, room_root(heap, id), id);
     note_empty(heap, number);
+    cmi_index_set_slab(heap, block->offset, block->bytes, slab);
     return true;
 }
 
@@ -134,10 +149,8 @@ cmi_slab *cmi_heap_slot_of(const cmi_heap *heap, cmi_block_id id, uint64_t offse
 {
     const cmi_block *block = cmi_heap_block(heap, id);
     cmi_slab *slab = heap->slabs[block->slab];
-    uint64_t bytes = cmi_class_bytes(slab->class_index);
-    uint64_t at = offset - block->offset;
-    *slot = (unsigned)(at / bytes);
-    *exact = at % bytes == 0 && *slot < slab->slot_count;
+    *slot = cmi_slab_slot(slab, offset);
+    *exact = slab->base + (uint64_t)*slot * slab->slot_bytes == offset && *slot < slab->slot_count;
     if (*slot >= slab->slot_count) {
         *slot = slab->slot_count; /* the unused tail of the slab */
     }
@@ -152,6 +165,7 @@ static void forget_slab(cmi_heap *heap, cmi_block_id id)
     if (has_room(slab)) {
         cmi_tree_remove(heap, room_root(heap, id), id);
     }
+    cmi_index_set_slab(heap, block->offset, block->bytes, NULL);
     heap->binsets[block->binset]->slab_blocks--;
     cmi_meta_free(slab->uses, slab->slot_count * sizeof *slab->uses);
     slab->uses = NULL;
@@ -181,19 +195,30 @@ static void release_slab(cmi_heap *heap, cmi_block_id id)
     }
 }
 
+static void settle(cmi_heap *heap, cmi_block_id id)
+{
+    const cmi_block *block = cmi_heap_block(heap, id);
+    if (heap->slabs[block->slab]->parked_count == 0 && *room_root(heap, id) == id && !block->left && !block->right) {
+        /* The only slab of its class and stream: kept, so that one block that comes and goes costs no list work. */
+        note_empty(heap, block->slab);
+    } else {
+        release_slab(heap, id);
+    }
+}
+
 void cmi_heap_slot_free(cmi_heap *heap, cmi_block_id id, unsigned slot, uint64_t ticket, uint32_t stamp)
 {
     cmi_block *block = cmi_heap_block(heap, id);
     cmi_slab *slab = heap->slabs[block->slab];
     if (stamp == CMI_HEAP_NO_STAMP || CMI_MUTATION(PARKED_SLOT_SERVED)) {
-        slab->use[slot] = CMI_SLOT_FREE;
+        set_use(slab, slot, CMI_SLOT_FREE);
         slab->free_bits[slot / 64] |= UINT64_C(1) << slot % 64;
         slab->ticket = cmi_max_u64(slab->ticket, ticket);
         if (slab->free_count++ == 0) {
             cmi_tree_insert(heap, room_root(heap, id), id);
         }
     } else {
-        slab->use[slot] = CMI_SLOT_PARKED;
+        set_use(slab, slot, CMI_SLOT_PARKED);
         slab->parked_count++;
         slab->stamp = slab->stamp == CMI_HEAP_NO_STAMP ? stamp : heap->source.join_stamps(heap->source.user, slab->stamp, stamp);
         if (!slab->listed_parked) {
@@ -201,16 +226,29 @@ void cmi_heap_slot_free(cmi_heap *heap, cmi_block_id id, unsigned slot, uint64_t
             cmi_ids_push(&heap->parked_slabs, block->slab);
         }
     }
-    if (slab->free_count + slab->parked_count < slab->slot_count) {
-        return;
+    if (is_unused(slab)) {
+        settle(heap, id);
     }
-    const cmi_block_id *root = room_root(heap, id);
-    if (slab->parked_count == 0 && *root == id && !block->left && !block->right) {
-        /* The only slab of its class and stream: kept, so that one block that comes and goes costs no list work. */
-        note_empty(heap, block->slab);
-        return;
+}
+
+bool cmi_heap_slab_is_unused(const cmi_slab *slab) { return is_unused(slab); }
+
+void cmi_heap_slot_note(cmi_slab *slab, unsigned slot) { set_use(slab, slot, CMI_SLOT_NOTED); }
+
+void cmi_heap_settle_slab(cmi_heap *heap, const cmi_slab *slab) { settle(heap, slab->block); }
+
+void cmi_heap_slot_uncache(cmi_heap *heap, cmi_slab *slab, uint64_t offset, uint64_t ticket)
+{
+    unsigned slot = cmi_slab_slot(slab, offset);
+    set_use(slab, slot, CMI_SLOT_FREE);
+    slab->free_bits[slot / 64] |= UINT64_C(1) << slot % 64;
+    slab->ticket = cmi_max_u64(slab->ticket, ticket);
+    if (slab->free_count++ == 0) {
+        cmi_tree_insert(heap, room_root(heap, slab->block), slab->block);
     }
-    release_slab(heap, id);
+    if (slab->free_count == slab->slot_count) {
+        note_empty(heap, cmi_heap_block(heap, slab->block)->slab);
+    }
 }
 
 void cmi_heap_unpark(cmi_heap *heap, cmi_block_id id)
@@ -224,7 +262,7 @@ void cmi_heap_unpark(cmi_heap *heap, cmi_block_id id)
     bool had_room = has_room(slab);
     for (unsigned slot = 0; slot < slab->slot_count; slot++) {
         if (slab->use[slot] == CMI_SLOT_PARKED) {
-            slab->use[slot] = CMI_SLOT_FREE;
+            set_use(slab, slot, CMI_SLOT_FREE);
             slab->free_bits[slot / 64] |= UINT64_C(1) << slot % 64;
             slab->free_count++;
         }
@@ -232,6 +270,9 @@ void cmi_heap_unpark(cmi_heap *heap, cmi_block_id id)
     slab->parked_count = 0;
     if (!had_room && has_room(slab)) {
         cmi_tree_insert(heap, room_root(heap, id), id);
+    }
+    if (slab->free_count == slab->slot_count) {
+        note_empty(heap, cmi_heap_block(heap, id)->slab);
     }
 }
 
@@ -273,7 +314,7 @@ bool cmi_heap_dissolve_slab(cmi_heap *heap, cmi_block_id id)
         unsigned use = tail ? CMI_SLOT_FREE : copy.use[slot];
         uint64_t length = tail ? end - at : bytes;
         cmi_block_id rest = length < end - at ? cmi_block_split(heap, id, at + length) : 0;
-        if (use == CMI_SLOT_LIVE || use == CMI_SLOT_CACHED) {
+        if (use == CMI_SLOT_LIVE || use == CMI_SLOT_CACHED || use == CMI_SLOT_NOTED) {
             cmi_heap_make_live(heap, id, binset, length, 0, 0);
             cmi_heap_block(heap, id)->stamp = uses[slot];
         } else if (use == CMI_SLOT_PARKED) {
@@ -303,6 +344,14 @@ const char *cmi_slab_validate(const cmi_heap *heap, cmi_block_id id)
     if (slab->class_index >= CMI_CLASS_COUNT || block->bytes != cmi_class_slab_bytes(slab->class_index) ||
         slab->slot_count != block->bytes / cmi_class_bytes(slab->class_index)) {
         return "slab of the wrong length";
+    }
+    if (slab->base != block->offset || slab->binset != block->binset || slab->slot_bytes != cmi_class_bytes(slab->class_index)) {
+        return "slab record and block differ";
+    }
+    for (uint64_t at = block->offset; at < block->offset + block->bytes; at += CMI_SLAB_UNIT) {
+        if (cmi_slab_at(&cmi_index_space(heap, at)->slabs, at) != slab) {
+            return "slab map differs from the slabs";
+        }
     }
     unsigned free_slots = 0, parked = 0;
     for (unsigned slot = 0; slot < CMI_SLAB_SLOTS; slot++) {

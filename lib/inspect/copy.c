@@ -5,6 +5,8 @@
  */
 #include "inspect/copy.h"
 
+#include "pool/cache.h"
+
 #include <string.h>
 
 enum { HOST_PAGE = 4096, ALIGNMENT = 64 };
@@ -130,12 +132,14 @@ bool cmi_copy_take(cmi_device *device, bool ask, cmi_copy *copy)
     if (ask) {
         copy->driver_free_bytes = device->pools ? cmi_device_ask_free(device) : UINT64_MAX;
     }
+    cmi_cache_shut_all(device); /* what is cached is free, and nobody writes to what is copied */
     for (;;) {
         store count = {.room = SIZE_MAX}, into;
         keep_device(&count, device, copy);
         if (!copy->pool_count) {
             break;
         }
+        cmi_cache_open(device);
         cmi_lock_release(&device->lock);
         cmi_copy_free(copy);
         copy->bytes = count.used + count.used / 8 + HOST_PAGE; /* the pools go on meanwhile */
@@ -145,12 +149,14 @@ bool cmi_copy_take(cmi_device *device, bool ask, cmi_copy *copy)
         }
         touch(copy->memory, copy->bytes);
         cmi_lock_acquire(&device->lock);
+        cmi_cache_shut_all(device);
         into = (store){copy->memory, copy->bytes, 0, false};
         keep_device(&into, device, copy);
         if (!into.full) {
             break;
         }
     }
+    cmi_cache_open(device);
     cmi_lock_release(&device->lock);
     return copy->pool_count != 0;
 }

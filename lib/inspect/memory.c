@@ -108,16 +108,17 @@ static void write_runs(cmi_json *json, const cmi_copy *copy, const cmi_pool_copy
 
 static void slab_row(cmi_json *json, const cmi_copy *copy, const cmi_pool_copy *pool, const cmi_block *block, sums *s)
 {
-    static const char letters[] = {[CMI_SLOT_FREE] = 'F', [CMI_SLOT_CACHED] = 'C', [CMI_SLOT_LIVE] = 'L', [CMI_SLOT_PARKED] = 'P'};
+    static const char letters[] = {
+        [CMI_SLOT_FREE] = 'F', [CMI_SLOT_CACHED] = 'C', [CMI_SLOT_LIVE] = 'L', [CMI_SLOT_PARKED] = 'P', [CMI_SLOT_NOTED] = 'L'};
     const cmi_slab *slab = pool->pool.heap.slabs[block->slab];
     const cmi_binset *set = cmi_heap_binset(&pool->pool.heap, block->binset);
     uint64_t bytes = cmi_class_bytes(slab->class_index);
     char slots[CMI_SLAB_SLOTS + 1];
     uint64_t of_stream = 0, parked = 0;
     for (unsigned i = 0; i < slab->slot_count; i++) {
-        slots[i] = letters[slab->use[i]];
-        of_stream += slab->use[i] == CMI_SLOT_FREE ? bytes : 0;
-        parked += slab->use[i] == CMI_SLOT_PARKED ? bytes : 0;
+        slots[i] = letters[cmi_slab_use(slab, i)];
+        of_stream += cmi_slab_use(slab, i) == CMI_SLOT_FREE ? bytes : 0;
+        parked += cmi_slab_use(slab, i) == CMI_SLOT_PARKED ? bytes : 0;
     }
     slots[slab->slot_count] = '\0';
     waits w = parked ? waits_of_stamp(copy, slab->stamp) : (waits){0, 0};

@@ -6,7 +6,7 @@
  * with pages that the host saw idle before the capture began, and what it took stays its own, at its place, until the set is released.
  * In its STREAM bin sets is only what captured work has freed; what the program frees outside a capture waits in the MIXED ones.
  */
-#include "pool/pool.h"
+#include "pool/cache.h"
 
 #include <stdatomic.h>
 
@@ -107,6 +107,8 @@ void cmi_capture_barred_end(cmi_device *device, cmi_call *call)
 void cmi_capture_prepare(cmi_pool *pool, uint32_t owner)
 {
     cmi_device *device = pool->device;
+    cmi_cache_drain(pool);
+    cmi_heap_flush_slabs(&pool->heap);
     if (!cmi_capture_is_live()) { /* the last chance to learn what is idle */
         (void)cmi_fence_contexts(device, pool);
         (void)cmi_fence_poll(device, pool);

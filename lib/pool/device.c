@@ -2,7 +2,7 @@
  * A device of this process: its primary context, its store of pages, and the way every driver call off the hot path is made. Owns the
  * device record's set-up and tear-down; guarded by the registry lock (open, close) and the device lock (calls); called by api and lib/pool.
  */
-#include "pool/pool.h"
+#include "pool/cache.h"
 
 /* ---- has the primary context gone? -------------------------------------------------------------- */
 
@@ -49,6 +49,9 @@ cmpool_status cmi_device_ask_lost(cmi_device *device)
     }
     bool gone = code == CUDA_ERROR_INVALID_HANDLE || code == CUDA_ERROR_CONTEXT_IS_DESTROYED || code == CUDA_ERROR_INVALID_CONTEXT;
     device->lost = gone || (code == CUDA_SUCCESS && id != device->witness_id);
+    for (cmi_pool *pool = device->lost ? device->pools : NULL; pool; pool = pool->next) {
+        cmi_cache_end_all(pool); /* all requests are to be refused */
+    }
     return device->lost ? CMPOOL_ERR_DEVICE_LOST : CMPOOL_OK;
 }
 

@@ -2,7 +2,7 @@
  * Figures: what a pool tells of itself, and the numbers behind a refusal; and the validator that checks blocks against slots against
  * counters. Reads only; runs under the device lock; called by api, the ladder and, in builds with CMI_VALIDATE, after each mutation.
  */
-#include "pool/pool.h"
+#include "pool/cache.h"
 
 #include <string.h>
 
@@ -39,6 +39,7 @@ static void refresh(cmi_pool *pool)
 
 void cmi_pool_stats(cmi_pool *pool, uint32_t number, cmpool_stats *stats)
 {
+    cmi_cache_drain(pool);
     refresh(pool);
     cmi_counters counters = pool->counters;
     if (number) {
@@ -85,6 +86,7 @@ void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, cmpool_status status, 
                       const size_t rung_bytes[CMPOOL_RUNG_COUNT])
 {
     cmi_device *device = pool->device;
+    cmi_cache_drain(pool);
     uint64_t longest, page = device->page_bytes;
     cmpool_refusal refusal = {.struct_size = sizeof refusal,
                               .pool = pool->owners[ask->owner].generation,

@@ -2,7 +2,7 @@
  * Giving back: which streams a freed block has to wait for, and where its bytes go. Owns no data; runs under the device lock, dropped only
  * to record an event once a batch of frees has gathered, or to ask whether a graph set's stream is captured; called by api.
  */
-#include "pool/pool.h"
+#include "pool/cache.h"
 
 enum { FREES_PER_FENCE = 64, FREES_PER_EPOCH = 256 };
 static const uint64_t BYTES_PER_FENCE = UINT64_C(64) << 20;
@@ -46,13 +46,6 @@ static uint32_t stamp_of_free(cmi_device *device, uint32_t uses, uint32_t first,
     return stamp;
 }
 
-static void note_free(cmi_device *device, uint32_t stream, uint64_t ticket, uint64_t bytes)
-{
-    device->streams[stream].last_free = ticket;
-    device->streams[stream].open_frees++;
-    device->streams[stream].open_bytes += bytes;
-}
-
 /* Of a set's memory only what a capture of the set frees has no work of the program behind it. May drop and retake the lock. */
 static cmpool_status may_do_without_stamp(cmi_pool *pool, uint32_t owner, uint32_t stream, CUstream handle, bool *may)
 {
@@ -61,8 +54,10 @@ static cmpool_status may_do_without_stamp(cmi_pool *pool, uint32_t owner, uint32
                                                                             : cmi_capture_ask(pool->device, stream, handle, may);
 }
 
-cmpool_status cmi_pool_free(cmi_pool *pool, uint32_t owner, uint64_t address, uint32_t stream, CUstream handle)
+cmpool_status cmi_pool_free(cmi_pool *pool, const cmi_ask *ask, uint64_t address)
 {
+    uint32_t owner = ask->owner, stream = ask->stream;
+    CUstream handle = ask->handle;
     cmi_device *device = pool->device;
     cmi_heap *heap = &pool->heap;
     cmi_place place;
@@ -92,9 +87,12 @@ cmpool_status cmi_pool_free(cmi_pool *pool, uint32_t owner, uint64_t address, ui
         set_uses(pool, &place, CMI_NO_STAMP);
     }
     uint32_t stamp = stamp_of_free(device, uses, first, stream, ticket, alone);
-    note_free(device, stream, ticket, place.bytes);
+    cmi_stream_note_frees(device, stream, ticket, 1, place.bytes);
     if (pool->options.idle_release) {
         cmi_returns_note_free(pool, place.base, place.bytes);
+    }
+    if (place.slab && stamp == CMI_NO_STAMP) {
+        cmi_cache_after_free(pool, ask, place.slab);
     }
     if (place.slab) {
         cmi_heap_slot_free(heap, place.block, place.slot, ticket, stamp);

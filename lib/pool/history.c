@@ -35,6 +35,7 @@ void cmi_history_alloc(cmi_pool *pool, const cmi_ask *ask, uint64_t address)
     bool found = cmi_pool_place(pool, address, &place) == CMPOOL_OK;
     const cmi_note note = {address, pool->ring.capacity ? cmi_clock_ns() : 0, ask->tag, ask->stack};
     if (found && place.slab && (note.time_ns || (note.tag | note.stack))) {
+        cmi_heap_slot_note(place.slab, place.slot);
         cmi_notes_put(&pool->notes, &note);
     }
     if (pool->traced) {

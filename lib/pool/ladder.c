@@ -3,6 +3,7 @@
  * bytes each had to give are kept, and are the explanation when the last one fails. Owns no data but the pool's scratch; runs under the
  * device lock, which it drops around driver calls and callbacks, searching again afterwards; called by malloc.
  */
+#include "pool/cache.h"
 #include "pool/climb.h"
 
 #include <string.h>
@@ -84,9 +85,10 @@ static cmi_block_id bins_again(cmi_pool *pool, const cmi_ask *ask)
     return id ? cmi_heap_take(heap, id, cmi_round_up(cmi_heap_block(heap, id)->offset, ask->align), ask->bytes) : 0;
 }
 
-/* Thread caches are emptied before anybody is refused. There are none yet: every free slot is in its slab. */
+/* Thread caches and slabs are emptied before anybody is refused. */
 static void drain_caches(cmi_pool *pool)
 {
+    cmi_cache_drain(pool);
     if (!CMI_MUTATION(SLABS_NOT_EMPTIED)) {
         cmi_heap_flush_slabs(&pool->heap);
     }
@@ -138,6 +140,7 @@ static outcome scrape(climb *c, cmi_block_id *block, cmpool_status *status)
     const cmi_ask *asked = c->ask;
     c->ask = &exact;
     outcome made = cmi_plan_in_place(c, far, block, status);
+    cmi_cache_shut(pool); /* a slab with a cached slot cannot be taken apart, nor one that a thread is freeing to */
     for (uint32_t i = 1; made == PLAN_SHORT && i <= heap->slab_count; i++) {
         cmi_slab *slab = heap->slabs[i];
         if (slab->block && (slab->free_count || slab->parked_count) && cmi_stamp_reserve(pool->device, CMI_SLAB_SLOTS) &&
@@ -147,6 +150,7 @@ static outcome scrape(climb *c, cmi_block_id *block, cmpool_status *status)
             made = cmi_plan_in_place(c, far, block, status);
         }
     }
+    cmi_cache_open(pool->device);
     c->ask = asked;
     return made;
 }
@@ -178,6 +182,7 @@ static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status
     cmpool_low_memory_fn callback = pool->low_memory;
     void *user = pool->low_memory_user;
     uint64_t handle = pool->owners[c->ask->owner].generation;
+    cmi_cache_drain(pool);
     uint64_t before = pool->counters.live_bytes;
     cmi_source_put_down(pool, &c->hand); /* the callback may make requests of its own, and trim */
     c->others = c->others || device->carried != c->carried;
@@ -189,6 +194,7 @@ static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status
     cmi_device_carry_begin(device);
     c->carried = device->carried;
     c->others = c->others || device->carriers > 1;
+    cmi_cache_drain(pool);
     c->freed_by_callback = before - cmi_min_u64(before, pool->counters.live_bytes);
     c->rung_bytes[CMPOOL_RUNG_SIBLINGS] += c->freed_by_callback;
     if (!again) {
@@ -267,7 +273,9 @@ static outcome climb_until_sure(climb *c, cmi_block_id *block, cmpool_status *st
         cmi_device_carry_alone(device);
         c->alone = true;
         memset(c->rung_bytes, 0, sizeof c->rung_bytes);
+        cmi_cache_shut_all(device); /* nor does anybody keep back what is freed meanwhile */
         made = climb_once(c, block, status);
+        cmi_cache_open(device);
     }
     return made;
 }

@@ -2,7 +2,7 @@
  * One request, from the fastest way to the slowest: a slot of the stream's own slabs, the bins, then the ladder. Owns no data; runs under
  * the device lock, which only the ladder drops; called by api.
  */
-#include "pool/pool.h"
+#include "pool/cache.h"
 
 /* The better fit of two bin sets: own memory and what is free for everybody. */
 static cmi_block_id best_of_two(const cmi_heap *heap, uint32_t own, uint32_t done, uint64_t bytes, uint64_t align)
@@ -168,6 +168,7 @@ static cmpool_status malloc_small(cmi_pool *pool, cmi_ask *ask, uint64_t *addres
         cmi_heap_slot_alloc(heap, own_small, class_index, address);
     }
     cmi_pool_live_changed(pool, ask->owner, (int64_t)bytes, (int64_t)bytes);
+    cmi_cache_after_malloc(pool, ask, own_small, class_index);
     return CMPOOL_OK;
 }
 

@@ -2,7 +2,7 @@
  * Owners: a pool and the private pools inside it. Owns the table from (owner, stream) to bin set and the promotion of finished memory;
  * guarded by the device lock; called by malloc, free, ladder and trim.
  */
-#include "pool/pool.h"
+#include "pool/cache.h"
 
 void cmi_owner_drop(cmi_pool *pool, uint32_t number)
 {
@@ -133,6 +133,7 @@ static uint32_t same_set_of_pool(cmi_pool *pool, const cmi_binset *set)
 void cmi_owner_remove(cmi_pool *pool, uint32_t number)
 {
     cmi_heap *heap = &pool->heap;
+    cmi_cache_end(pool, number);
     cmi_heap_flush_slabs(heap);
     for (uint32_t i = 0; i < heap->space_count; i++) {
         for (cmi_block_id id = cmi_heap_first_block(heap, i); id; id = cmi_heap_block(heap, id)->next) {

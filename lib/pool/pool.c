@@ -1,7 +1,7 @@
 /*
  * A pool's making and ending, and where an address points. Owns the pool record; guarded by the device lock; called by api.
  */
-#include "pool/pool.h"
+#include "pool/cache.h"
 
 cmpool_status cmi_pool_create(cmi_pool **out, cmi_device *device, const cmi_options *options)
 {
@@ -62,6 +62,7 @@ cmpool_status cmi_pool_destroy(cmi_pool *pool)
 {
     cmi_device *device = pool->device;
     pool->dying = true;
+    cmi_cache_end_all(pool);
     uint64_t released = 0;
     cmpool_status status = cmi_trim_pool(pool, 0, true, &released);
     if (status != CMPOOL_OK) { /* memory whose use was not seen done must not be unmapped: waiting is worth a second attempt */
@@ -133,10 +134,14 @@ void cmi_pool_end_earmark(cmi_pool *pool)
     cmi_heap_end_earmark(&pool->heap, CLIMB_RECORDS);
 }
 
+static bool is_live(cmi_slot_use use) { return use == CMI_SLOT_LIVE || use == CMI_SLOT_NOTED; }
+
 cmpool_status cmi_pool_place(const cmi_pool *pool, uint64_t address, cmi_place *place)
 {
     const cmi_heap *heap = &pool->heap;
-    cmi_block_id id = cmi_heap_find(heap, address);
+    const cmi_slab_map *slabs = cmi_heap_slab_map(heap, address);
+    const cmi_slab *slab = slabs ? cmi_slab_at(slabs, address) : NULL;
+    cmi_block_id id = slab ? slab->block : cmi_heap_find(heap, address);
     if (!id) {
         return CMPOOL_ERR_NOT_OURS;
     }
@@ -151,10 +156,10 @@ cmpool_status cmi_pool_place(const cmi_pool *pool, uint64_t address, cmi_place *
     }
     bool exact;
     place->slab = cmi_heap_slot_of(heap, id, address, &place->slot, &exact);
-    if (place->slot >= place->slab->slot_count || place->slab->use[place->slot] != CMI_SLOT_LIVE) {
+    if (place->slot >= place->slab->slot_count || !is_live(cmi_slab_use(place->slab, place->slot))) {
         return CMPOOL_ERR_ALREADY_FREED;
     }
-    place->bytes = place->requested = cmi_class_bytes(place->slab->class_index);
+    place->bytes = place->requested = place->slab->slot_bytes;
     place->base = block->offset + place->slot * place->bytes;
     place->owner = cmi_heap_binset(heap, block->binset)->owner;
     return exact ? CMPOOL_OK : CMPOOL_ERR_INTERIOR_POINTER;
@@ -165,6 +170,7 @@ void cmi_pool_live_changed(cmi_pool *pool, uint32_t number, int64_t bytes, int64
     cmi_counters *counters = &pool->counters;
     cmi_owner *owner = &pool->owners[number];
     int64_t blocks = bytes > 0 ? 1 : -1;
+    cmi_cache_note_peaks(pool, number);
     counters->live_bytes += (uint64_t)bytes;
     counters->live_blocks += (uint64_t)blocks;
     counters->requested_bytes += (uint64_t)requested;
@@ -174,8 +180,7 @@ void cmi_pool_live_changed(cmi_pool *pool, uint32_t number, int64_t bytes, int64
     if (bytes > 0) {
         counters->allocations++;
         owner->allocations++;
-        counters->peak_live_bytes = cmi_max_u64(counters->peak_live_bytes, counters->live_bytes);
-        owner->peak_live_bytes = cmi_max_u64(owner->peak_live_bytes, owner->live_bytes);
+        cmi_cache_note_peaks(pool, number);
     } else {
         counters->frees++;
         owner->frees++;

@@ -126,12 +126,14 @@ typedef struct cmi_device {
     uint64_t witness_id;
     bool lost; /* the primary context is gone; asked again at each request */
     uint64_t unretired_streams;
+    uint32_t caches_shut; /* threads that keep everybody out of the thread caches */
 
     cmi_tracer *tracer; /* NULL: no trace is recorded; once there it stays */
 
-    uint32_t idle_pools;           /* pools that give back what is idle for long */
-    uint32_t next_look;            /* second at which the first of them looks for it */
-    _Atomic(uint64_t) over_budget; /* bytes that the driver wants back; written by its threads, without the lock */
+    uint32_t next_look; /* second at which the first of the idle_pools looks for what is idle for long */
+    /* Read by every call, without the lock, and written rarely. */
+    _Alignas(64) _Atomic(uint64_t) over_budget; /* bytes that the driver wants back; written by its threads, without the lock */
+    _Atomic(uint32_t) idle_pools;               /* pools that give back what is idle for long */
     CUasyncCallbackHandle notifications;
 } cmi_device;
 
@@ -164,17 +166,18 @@ struct cmi_pool {
     uint32_t owner_count, owner_room;
     uint8_t *use; /* scratch of the ladder: one entry a bin set */
     uint32_t use_room;
-    cmi_counters counters;
+    cmi_counters counters; /* what is in thread caches counts as live, until it is drained */
     cmi_ring ring;
     cmpool_refusal refusal; /* the last one; number 0: there was none */
     cmpool_refusal_fn refused;
     void *refused_user;
-    cmi_notes notes;         /* on live slots of slabs, where tags or history are in use */
-    uint64_t reserved_pages; /* MAPPED here, and on their way here */
-    uint64_t promoted_at;    /* device done_changes when free blocks were last looked through */
-    uint32_t next_look;      /* with idle_release: second of the next search for pages that are idle for long */
-    uint32_t calls_inside;   /* public calls on this pool; destroy refuses */
-    uint32_t pins;           /* other calls that go on with this pool after they dropped the lock; destroy waits */
+    cmi_notes notes;          /* on live slots of slabs, where tags or history are in use */
+    struct cmi_cache *caches; /* of all threads, see cache.h */
+    uint64_t reserved_pages;  /* MAPPED here, and on their way here */
+    uint64_t promoted_at;     /* device done_changes when free blocks were last looked through */
+    uint32_t next_look;       /* with idle_release: second of the next search for pages that are idle for long */
+    uint32_t calls_inside;    /* public calls on this pool; destroy refuses */
+    uint32_t pins;            /* other calls that go on with this pool after they dropped the lock; destroy waits */
     bool dying;
     bool traced; /* its calls go into the device's trace */
     cmpool_low_memory_fn low_memory;
@@ -246,6 +249,8 @@ bool cmi_context_add(cmi_device *device, CUcontext handle);
 void cmi_context_remove(cmi_device *device, CUcontext handle);
 /* Known already, or CMI_NO_STREAM. */
 uint32_t cmi_stream_known(const cmi_device *device, CUstream handle, CUcontext context);
+/* Frees on the stream at a ticket, from now on to be covered. */
+void cmi_stream_note_frees(cmi_device *device, uint32_t stream, uint64_t ticket, uint32_t count, uint64_t bytes);
 bool cmi_stream_is_done(const cmi_device *device, uint32_t stream, uint64_t ticket);
 /* May `stream` use memory freed on `other` at `ticket` without waiting? */
 bool cmi_stream_is_ordered(const cmi_device *device, uint32_t stream, uint32_t other, uint64_t ticket);
@@ -338,7 +343,8 @@ typedef struct cmi_ask {
 } cmi_ask;
 
 cmpool_status cmi_pool_malloc(cmi_pool *pool, cmi_ask *ask, uint64_t *address);
-cmpool_status cmi_pool_free(cmi_pool *pool, uint32_t owner, uint64_t address, uint32_t stream, CUstream handle);
+/* ask: owner, stream, handle and context; the rest is not looked at. */
+cmpool_status cmi_pool_free(cmi_pool *pool, const cmi_ask *ask, uint64_t address);
 cmpool_status cmi_pool_record_use(cmi_pool *pool, uint64_t address, uint32_t stream);
 /* Where an address points: OK (start of a live block), INTERIOR_POINTER, ALREADY_FREED or NOT_OURS. slot is set for slab blocks. */
 typedef struct cmi_place {
@@ -448,7 +454,8 @@ void cmi_returns_unregister(cmi_device *device);
 void cmi_returns_make(cmi_device *device);
 static inline bool cmi_returns_may_be_due(cmi_device *device)
 {
-    return (device->idle_pools | atomic_load_explicit(&device->over_budget, memory_order_relaxed)) != 0;
+    return (atomic_load_explicit(&device->idle_pools, memory_order_relaxed) |
+            atomic_load_explicit(&device->over_budget, memory_order_relaxed)) != 0;
 }
 
 /* ---- figures.c ---------------------------------------------------------------------------------- */

@@ -24,14 +24,15 @@ static uint32_t period(const cmi_pool *pool) { return (uint32_t)cmi_max_u64(pool
 
 static void choose_next_look(cmi_device *device)
 {
-    device->idle_pools = 0;
+    uint32_t count = 0;
     device->next_look = UINT32_MAX;
     for (const cmi_pool *pool = device->pools; pool; pool = pool->next) {
         if (pool->options.idle_release && !pool->dying) {
-            device->idle_pools++;
+            count++;
             device->next_look = (uint32_t)cmi_min_u64(device->next_look, pool->next_look);
         }
     }
+    atomic_store_explicit(&device->idle_pools, count, memory_order_relaxed);
 }
 
 void cmi_returns_pool_made(cmi_pool *pool)

@@ -3,7 +3,7 @@
  * start of every call that names a stream. A handle is trusted only inside such a call: it may be destroyed and handed out again at any
  * other time, so records are told apart by the driver's stream id where there is one.
  */
-#include "pool/pool.h"
+#include "pool/cache.h"
 
 static cmi_stream_kind kind_of(CUstream handle)
 {
@@ -199,6 +199,7 @@ void cmi_context_remove(cmi_device *device, CUcontext handle)
         for (uint32_t s = 1; s < device->stream_count; s++) {
             device->streams[s].retired = device->streams[s].retired || device->streams[s].context == i;
         }
+        cmi_cache_end_retired(device);
         cmi_fence_forget_context(device, i);
         return;
     }
@@ -249,6 +250,7 @@ cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, CUcontext con
         /* The handle was destroyed and given to another stream. What was freed on the old one is covered by context events only. */
         device->streams[number].retired = true;
         device->unretired_streams++;
+        cmi_cache_end_retired(device);
         cmi_log(CMI_LOG_WARNING, "stream %p was destroyed without cmpool_stream_retire and its handle used again", (void *)handle);
         return cmi_stream_find(device, handle, context, false, stream);
     }
@@ -274,6 +276,9 @@ cmpool_status cmi_stream_find(cmi_device *device, CUstream handle, CUcontext con
 cmpool_status cmi_stream_retire(cmi_device *device, cmi_pool *pool, uint32_t number, CUstream handle)
 {
     cmpool_status status = CMPOOL_OK;
+    for (cmi_pool *each = device->pools; each; each = each->next) {
+        cmi_cache_drain(each);
+    }
     if (device->streams[number].last_free > device->streams[number].covered) {
         status = cmi_fence_stream(device, pool, number, handle);
     }
@@ -281,7 +286,16 @@ cmpool_status cmi_stream_retire(cmi_device *device, cmi_pool *pool, uint32_t num
         status = CMPOOL_OK;
     }
     device->streams[number].retired = true;
+    cmi_cache_end_retired(device);
     return status;
+}
+
+void cmi_stream_note_frees(cmi_device *device, uint32_t number, uint64_t ticket, uint32_t count, uint64_t bytes)
+{
+    cmi_stream *stream = &device->streams[number];
+    stream->last_free = ticket;
+    stream->open_frees += count;
+    stream->open_bytes += bytes;
 }
 
 bool cmi_stream_is_done(const cmi_device *device, uint32_t number, uint64_t ticket)

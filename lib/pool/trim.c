@@ -3,7 +3,7 @@
  * limit, destroy) and by returns.c for other users of the device. A page goes only when its work was seen done and no old address of it is
  * left mapped.
  */
-#include "pool/pool.h"
+#include "pool/cache.h"
 
 enum { TRIM_RUN = 256, IDLE_BATCH = 256, EVER = UINT32_MAX };
 
@@ -177,6 +177,7 @@ static cmpool_status trim(cmi_pool *pool, uint64_t keep_pages, bool wait, uint32
         if (pool->reserved_pages <= keep_pages && !has_old_addresses) {
             break;
         }
+        cmi_cache_drain(pool);
         cmi_heap_flush_slabs(&pool->heap);
         if (pass == 1) {
             status = cmi_fence_host_wait(device, pool);

@@ -91,9 +91,9 @@ static inline cmi_block_id slab_space(model *m, unsigned owner, unsigned which, 
 {
     uint32_t small = m->set[owner][1][which], large = m->set[owner][0][which];
     need given = {{0}};
-    cmi_block_id id = cmi_heap_best_fit(&m->heap, small, bytes, CMI_UNIT);
+    cmi_block_id id = cmi_heap_best_fit(&m->heap, small, bytes, CMI_SLAB_UNIT);
     if (id) {
-        uint64_t offset = cmi_heap_block(&m->heap, id)->offset;
+        uint64_t offset = cmi_round_up(cmi_heap_block(&m->heap, id)->offset, CMI_SLAB_UNIT);
         return take_part(m, id, offset, offset + bytes, &given);
     }
     uint64_t pages = cmi_round_up(bytes + CMI_UNIT, PAGE_BYTES);
@@ -105,7 +105,7 @@ static inline cmi_block_id slab_space(model *m, unsigned owner, unsigned which, 
     id = take_part(m, id, offset, offset + pages, &given);
     uint64_t ticket = cmi_heap_block(&m->heap, id)->ticket;
     uint64_t before = draw(m, 2) * draw(m, PAGE_UNITS) * (uint64_t)CMI_UNIT;
-    before = cmi_min_u64(before, pages - bytes);
+    before = cmi_round_down(cmi_min_u64(before, pages - bytes), CMI_SLAB_UNIT);
     m->loose = true;
     id = cmi_heap_cut(&m->heap, id, offset + before, bytes);
     if (before) {

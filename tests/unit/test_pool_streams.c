@@ -139,7 +139,7 @@ static void joined_memory_is_as_old_as_its_youngest_part(void **state)
     EACH_SMALL_DEVICE(words)
     {
         device_start(words);
-        cmpool_t pool = pool_with(NULL);
+        cmpool_t pool = pool_with("thread_cache:0"); /* each free is to count */
         CUstream a = sim_test_stream(), b = sim_test_stream();
         give(pool, take_and_use(pool, 1000, b), b);
         void *low = take_and_use(pool, 20 * MIB, a), *high = take_and_use(pool, 20 * MIB, a);
