@@ -153,6 +153,11 @@ static inline cmi_slot_use cmi_slab_use(const cmi_slab *slab, unsigned slot)
     return (cmi_slot_use)atomic_load_explicit(&slab->use[slot], memory_order_relaxed);
 }
 
+static inline bool cmi_slab_is_live(const cmi_slab *slab, unsigned slot)
+{
+    return cmi_slab_use(slab, slot) == CMI_SLOT_LIVE || cmi_slab_use(slab, slot) == CMI_SLOT_NOTED;
+}
+
 /* ---- the heap ----------------------------------------------------------------------------------- */
 
 typedef struct cmi_space {

@@ -33,7 +33,7 @@ static void add_slab(const cmi_pool *pool, const cmi_block *block, sums *of)
     const cmi_slab *slab = pool->heap.slabs[block->slab];
     uint64_t bytes = cmi_class_bytes(slab->class_index);
     for (unsigned i = 0; i < slab->slot_count; i++) {
-        if (slab->use[i] == CMI_SLOT_LIVE) {
+        if (cmi_slab_is_live(slab, i)) {
             const cmi_note *note = cmi_notes_find(&pool->notes, block->offset + i * bytes);
             add(&of[CMPOOL_BY_TAG], CMPOOL_BY_TAG, note ? note->tag : 0, bytes, 1);
             add(&of[CMPOOL_BY_STACK], CMPOOL_BY_STACK, note ? note->stack : 0, bytes, 1);

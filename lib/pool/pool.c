@@ -134,8 +134,6 @@ void cmi_pool_end_earmark(cmi_pool *pool)
     cmi_heap_end_earmark(&pool->heap, CLIMB_RECORDS);
 }
 
-static bool is_live(cmi_slot_use use) { return use == CMI_SLOT_LIVE || use == CMI_SLOT_NOTED; }
-
 cmpool_status cmi_pool_place(const cmi_pool *pool, uint64_t address, cmi_place *place)
 {
     const cmi_heap *heap = &pool->heap;
@@ -156,7 +154,7 @@ cmpool_status cmi_pool_place(const cmi_pool *pool, uint64_t address, cmi_place *
     }
     bool exact;
     place->slab = cmi_heap_slot_of(heap, id, address, &place->slot, &exact);
-    if (place->slot >= place->slab->slot_count || !is_live(cmi_slab_use(place->slab, place->slot))) {
+    if (place->slot >= place->slab->slot_count || !cmi_slab_is_live(place->slab, place->slot)) {
         return CMPOOL_ERR_ALREADY_FREED;
     }
     place->bytes = place->requested = place->slab->slot_bytes;
