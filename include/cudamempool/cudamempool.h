@@ -329,6 +329,8 @@ typedef struct cmpool_stats {
 /* Read a pool's counters. Cheap enough to poll. For a private pool only its own live and allocation figures differ from the parent's.
  * Returns OK, INVALID_ARGUMENT, INVALID_POOL, FORKED. */
 CMPOOL_API cmpool_status cmpool_stats_get(cmpool_t pool, cmpool_stats *stats);
+/* The name of counter number `index` of cmpool_stats, in its order, for languages that do not read this header; NULL behind the last. */
+CMPOOL_API const char *cmpool_counter_name(unsigned index);
 /* Set the PEAK counters to the present level. Returns OK, INVALID_POOL. */
 CMPOOL_API cmpool_status cmpool_stats_reset_peaks(cmpool_t pool);
 

@@ -204,6 +204,16 @@ cmpool_status cmpool_stats_get(cmpool_t pool, cmpool_stats *stats)
     return cmi_registry_finish(status, "cmpool_stats_get");
 }
 
+const char *cmpool_counter_name(unsigned index)
+{
+    static const char *const names[] = {
+#define CMPOOL_COUNTER(name, kind, help) #name,
+#include <cudamempool/counters.def>
+#undef CMPOOL_COUNTER
+    };
+    return index < sizeof names / sizeof *names ? names[index] : NULL;
+}
+
 cmpool_status cmpool_stats_reset_peaks(cmpool_t pool)
 {
     cmi_entry entry;

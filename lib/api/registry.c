@@ -289,6 +289,15 @@ cmpool_status cmi_registry_create(cmpool_t *handle, int ordinal, const cmi_optio
     return status;
 }
 
+cmpool_status cmi_registry_add_peer(int ordinal, int peer)
+{
+    cmi_lock_acquire(&registry_lock);
+    cmi_device *device = cmi_registry_device(ordinal);
+    cmpool_status status = device && device->store ? cmi_device_add_peer(device, peer) : CMPOOL_OK;
+    cmi_lock_release(&registry_lock);
+    return status;
+}
+
 cmpool_status cmi_registry_create_inside(cmpool_t *handle, cmpool_t parent, cmi_owner_kind kind)
 {
     cmi_lock_acquire(&registry_lock);

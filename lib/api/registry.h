@@ -58,6 +58,8 @@ cmpool_t cmi_registry_next_idle(uint32_t *next);
 cmpool_status cmi_registry_create(cmpool_t *handle, int ordinal, const cmi_options *options, const int *peers, unsigned peer_count);
 cmpool_status cmi_registry_create_inside(cmpool_t *handle, cmpool_t parent, cmi_owner_kind kind);
 cmpool_status cmi_registry_destroy(cmpool_t handle);
+/* All pages of a device are granted to a peer too, those there are and those to come. Nothing where the device has no pool. */
+cmpool_status cmi_registry_add_peer(int ordinal, int peer);
 /* Captures: set 0 is none. None begins while a pool is made or destroyed. */
 cmpool_status cmi_registry_begin_capture(cmpool_t set);
 cmpool_status cmi_registry_release_capture(cmpool_t handle);

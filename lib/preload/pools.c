@@ -16,10 +16,15 @@ typedef struct device_pool {
 } device_pool;
 
 static device_pool pools[PRELOAD_DEVICES];
+static _Atomic bool aside;
 
 cmpool_t cmi_preload_pool_of(int device) { return atomic_load_explicit(&pools[device].pool, memory_order_acquire); }
 
 bool cmi_preload_pool_has_peer(int device, int peer) { return atomic_load(&pools[device].peers) >> peer & 1; }
+
+bool cmi_preload_stands_aside(void) { return atomic_load_explicit(&aside, memory_order_relaxed); }
+
+void cudamempool_preload_stand_aside(void) { atomic_store(&aside, true); }
 
 static cmpool_status create(int device, cmpool_t *pool)
 {
@@ -37,8 +42,8 @@ static cmpool_status create(int device, cmpool_t *pool)
 cmpool_status cmi_preload_pool(int device, cmpool_t *pool)
 {
     device_pool *at = &pools[device];
-    *pool = cmi_preload_pool_of(device);
-    if (*pool || atomic_load(&at->closed)) {
+    *pool = cmi_preload_stands_aside() ? 0 : cmi_preload_pool_of(device);
+    if (*pool || cmi_preload_stands_aside() || atomic_load(&at->closed)) {
         return CMPOOL_OK;
     }
     cmpool_status status = create(device, pool);

@@ -67,6 +67,9 @@ enum {
 #pragma GCC visibility push(default)
 #define PRELOAD_HOOK(name, params) CUresult name params;
 #include "preload/hooks.def"
+/* For a program that has the library itself at work, with more knowledge than there is here (the Python package): what is asked of the
+ * driver from now on is the driver's; blocks handed out before are still taken back. */
+void cudamempool_preload_stand_aside(void);
 #pragma GCC visibility pop
 
 /* One pointer per line of hooks.def; NULL where the driver has no such function. */
@@ -228,6 +231,7 @@ void cmi_preload_contexts_tell(int device);
 
 /* The pool of a device, made on first use. *pool is 0: the driver serves this device, or this request. */
 cmpool_status cmi_preload_pool(int device, cmpool_t *pool);
+bool cmi_preload_stands_aside(void);
 /* The pool if there is one, else 0. */
 cmpool_t cmi_preload_pool_of(int device);
 /* Memory of `device` may be used by `peer` from now on. */

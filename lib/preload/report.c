@@ -210,7 +210,9 @@ static void write_report(const char *path)
     add_refusals(line);
     add_snapshot(line, path);
     add(line, "}\n");
-    write_all(path, line);
+    if (devices || !cmi_preload_stands_aside()) { /* else the line is written by who serves instead */
+        write_all(path, line);
+    }
     cmi_preload_unmap(line, sizeof *line);
 }
 

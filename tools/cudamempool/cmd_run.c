@@ -1,6 +1,6 @@
 /*
- * cudamempool run: starts a program with the preload library in front of its driver. Owns nothing; the process becomes the program, so
- * that signals, terminal and exit status are the program's own.
+ * cudamempool run: starts a program with the preload library in front of its driver, and Python with the hook for PyTorch. Owns nothing;
+ * the process becomes the program, so that signals, terminal and exit status are the program's own.
  */
 #include "tool.h"
 
@@ -67,6 +67,30 @@ static bool record_into(const char *file)
     return strchr(file, ',') == NULL && append("CUDAMEMPOOL_CONF", ",", setting);
 }
 
+/* Python programs that import PyTorch get its allocator exchanged, by a folder that Python looks into at its start; it comes before all
+ * others so that what it hides is still there behind it. library: the preload library, beside which the rest lies. */
+static bool prepare_python(const char *library)
+{
+    char beside[PATH_MAX + 64];
+    const char *old = getenv("PYTHONPATH"), *slash = strrchr(library, '/');
+    int folder = (int)(slash - library);
+    snprintf(beside, sizeof beside, "%.*s/libcudamempool.so", folder, library);
+    if (setenv("CUDAMEMPOOL_LIBRARY", beside, 0) != 0)
+        return false;
+    snprintf(beside, sizeof beside, "%.*s/cudamempool/python/startup", folder, library);
+    if (access(beside, R_OK) != 0)
+        return true; /* not installed: the preload library serves */
+    if (old == NULL || old[0] == '\0')
+        return setenv("PYTHONPATH", beside, 1) == 0;
+    char *both = malloc(strlen(beside) + strlen(old) + 2);
+    if (both == NULL)
+        return false;
+    sprintf(both, "%s:%s", beside, old);
+    bool done = setenv("PYTHONPATH", both, 1) == 0;
+    free(both);
+    return done;
+}
+
 /* Empty the file now, so that a bad name is told before the program runs; its whole path, since programs change folders. */
 static int begin_report(const char *name)
 {
@@ -85,7 +109,7 @@ static int start(char **program)
         return tool_say(EXIT_DEVICE, "%s is not beside this program", LIBRARY);
     if (strpbrk(library, " :") != NULL)
         return tool_say(EXIT_DEVICE, "LD_PRELOAD cannot name %s: it has a space or a colon in its path", library);
-    if (!append("LD_PRELOAD", ":", library)) /* last, since sanitizers want to be first */
+    if (!prepare_python(library) || !append("LD_PRELOAD", ":", library)) /* last, since sanitizers want to be first */
         return tool_say(EXIT_DEVICE, "no host memory");
     execvp(program[0], program);
     return tool_say(EXIT_BAD_INPUT, "%s: %s", program[0], strerror(errno));
