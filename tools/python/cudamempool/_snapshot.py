@@ -22,7 +22,7 @@ def _take() -> dict[str, Any]:
         raise RuntimeError(f"{_library.path()} is of a version that writes no snapshots")
     with tempfile.TemporaryDirectory() as folder:
         name = os.path.join(folder, "snapshot.json")
-        _library.check(_library.function("cmpool_snapshot_write", ctypes.c_char_p)(name.encode()), "cmpool_snapshot_write")
+        _library.check(_library.function("cmpool_snapshot_write", ctypes.c_char_p)(name.replace("%", "%%").encode()), "cmpool_snapshot_write")
         with open(name, encoding="utf-8") as file:
             return json.load(file)
 
