@@ -50,6 +50,7 @@ int main(void) { return 0; }' -lcmocka || missing="$missing libcmocka-dev"
     compiles cc 'int main(void) { return 0; }' -fsanitize=address,undefined || missing="$missing gcc"
     have clang || missing="$missing clang"
     have clang-format || missing="$missing clang-format"
+    have valgrind || missing="$missing valgrind" # instruction counts
 }
 
 # clang's sanitizers are a package of their own in some releases; its name carries the version.

@@ -17,8 +17,8 @@ case "${1:-}" in
     ;;
 esac
 
-say "libcudamempool tests: need cmake, make, gcc, g++, zlib, pkg-config, cmocka, binutils, python3, clang and clang-format"
-say "(apt packages cmake make gcc g++ libc6-dev zlib1g-dev pkg-config libcmocka-dev binutils python3 clang clang-format); installs what is missing."
+say "libcudamempool tests: need cmake, make, gcc, g++, zlib, pkg-config, cmocka, binutils, python3, clang, clang-format and valgrind"
+say "(apt packages cmake make gcc g++ libc6-dev zlib1g-dev pkg-config libcmocka-dev binutils python3 clang clang-format valgrind); installs what is missing."
 setup test
 sh tools/jemalloc.sh || say "(tests of what jemalloc does in the library are left out: CMake says so too)"
 

@@ -1,0 +1,65 @@
+"""Instruction counts of the paths that need no driver, against those kept in bench/instructions.json.
+
+    python3 bench/instructions.py build             compare; exit 1 where a path costs more than the tolerance allows
+    python3 bench/instructions.py build --record    write what was counted: for a change that costs more on purpose, or less
+
+Counts do not depend on how busy the machine is. Each is the difference of two runs under valgrind, so that the start of the program is not
+in it. valgrind has no membarrier: a latch is entered as on systems without it, in as many instructions. Exit 77: no valgrind here.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+KEPT = pathlib.Path(__file__).with_name("instructions.json")
+# name -> arguments of bench/hot before the number of turns, and two numbers of turns
+PATHS = {
+    "pair of 4 KiB": (["calls", "4096"], 2000, 6000),
+    "pair of 256 KiB": (["calls", "262144"], 2000, 6000),
+    "pair of 1 MiB": (["calls", "1048576"], 500, 1500),
+    "mix, 100 live": (["mix", "100"], 1000, 3000),
+}
+
+
+def count(program, arguments, turns, environment):
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program, *arguments, str(turns)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    found = re.search(r"Collected : (\d+)", result.stderr)
+    if result.returncode != 0 or not found:
+        sys.exit(f"{' '.join(map(str, command))}\n{result.stdout}{result.stderr}")
+    return int(found[1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--record", action="store_true")
+    options = parser.parse_args()
+    if not shutil.which("valgrind"):
+        print("valgrind not found: instructions are not counted")
+        return 77
+    build = options.build.resolve()
+    environment = dict(os.environ, CUDAMEMPOOL_DRIVER=str(build / "simcuda/libcuda.so.1"), SIMCUDA_DEVICE="sim:4GiB", CUDAMEMPOOL_CONF="")
+    counted = {}
+    for name, (arguments, few, many) in PATHS.items():
+        runs = [count(build / "bench/hot", arguments, turns, environment) for turns in (few, many)]
+        counted[name] = round((runs[1] - runs[0]) / (many - few))
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {"tolerance": 0.15, "instructions": {}}
+    if options.record:
+        kept["instructions"] = counted
+        KEPT.write_text(json.dumps(kept, indent=4) + "\n")
+    worse = 0
+    for name, now in counted.items():
+        before = kept["instructions"].get(name, 0)
+        verdict = "costs more" if now > before * (1 + kept["tolerance"]) else "less: record it" if now < before * (1 - kept["tolerance"]) else ""
+        worse += verdict == "costs more"
+        print(f"{name:18} {before:7} kept {now:7} counted  {verdict}")
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
