@@ -15,10 +15,8 @@ struct cmi_picture_text {
     char text[];
 };
 
-bool cmi_grow(void *array, size_t count, size_t item_bytes)
+bool cmi_grow_array(void *array, size_t count, size_t item_bytes)
 {
-    if (count != 0 && (count & (count - 1)) != 0) /* room is always the next power of two */
-        return true;
     void *old, *larger;
     memcpy(&old, array, sizeof old);
     larger = realloc(old, (count == 0 ? 1 : 2 * count) * item_bytes);
@@ -258,11 +256,14 @@ int cmi_build_begin(cmi_builder *b, cmi_reader *reader, cmi_picture *picture)
     cmi_string_id id;
     cmi_stack_id stack;
     uint32_t pool;
+    uint16_t stream;
     *b = (cmi_builder){.reader = reader, .picture = picture};
     for (size_t i = 0; i < CMI_WORDS; i++)
         if (cmi_build_string(b, words[i], strlen(words[i]), &id) != 0)
             return -1;
-    return cmi_build_stack(b, NULL, 0, &stack) != 0 || cmi_build_pool(b, 0, 0, &pool) != 0 ? -1 : 0;
+    if (cmi_build_stack(b, NULL, 0, &stack) != 0 || cmi_build_pool(b, 0, 0, &pool) != 0)
+        return -1;
+    return cmi_build_stream(b, 0, &stream);
 }
 
 void cmi_build_end(cmi_builder *b)

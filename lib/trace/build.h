@@ -21,6 +21,9 @@ uint32_t cmi_index_next(const cmi_index *index, uint32_t hash, size_t *at);
 bool cmi_index_reserve(cmi_index *index);
 void cmi_index_put(cmi_index *index, size_t at, uint32_t hash, uint32_t number);
 
+/* A block's stream while it is read, where only its segment says one. */
+enum { CMI_STREAM_OF_SEGMENT = UINT16_MAX };
+
 /* Words that readers look for, interned first, so that a key is compared as a number. */
 enum {
     CMI_WORD_empty,
@@ -37,7 +40,8 @@ typedef struct cmi_builder {
     uint32_t last_stream, last_pool;
 } cmi_builder;
 
-/* Begins an empty picture: the words, the empty stack, the default pool. All of these return 0, or -1 with the fault line set. */
+/* Begins an empty picture: the words, the empty stack, the default pool, the default stream. All of these return 0, or -1 with the fault
+ * line set. */
 int cmi_build_begin(cmi_builder *builder, cmi_reader *reader, cmi_picture *picture);
 int cmi_build_string(cmi_builder *builder, const char *text, size_t bytes, cmi_string_id *id);
 int cmi_build_frame(cmi_builder *builder, const cmi_picture_frame *frame, uint32_t *number);
@@ -50,7 +54,11 @@ int cmi_build_note(cmi_builder *builder, const char *group, cmi_string_id key, c
 void cmi_build_end(cmi_builder *builder);
 
 /* Room for one more item in an array of count that grows by doubling; false without host memory. */
-bool cmi_grow(void *array, size_t count, size_t item_bytes);
+bool cmi_grow_array(void *array, size_t count, size_t item_bytes);
+static inline bool cmi_grow(void *array, size_t count, size_t item_bytes)
+{
+    return (count != 0 && (count & (count - 1)) != 0) || cmi_grow_array(array, count, item_bytes); /* room is the next power of two */
+}
 
 /*
  * Puts a picture in order once everything is read: devices by ordinal (segments and events hold ordinals until then), segments by address,

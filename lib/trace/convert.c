@@ -277,7 +277,8 @@ static int picture_event(cmi_builder *b, places *s, const cmi_trace *t, const cm
             return cmi_reader_fault(b->reader, "no host memory for what it holds");
         event.address = s->address[from->subject];
         event.bytes = t->blocks[from->subject].bytes;
-        event.stream = from->stream;
+        if (cmi_build_stream(b, t->streams[from->stream], &event.stream) != 0)
+            return -1;
     }
     if (cmi_build_event(b, &event) != 0)
         return -1;
@@ -295,10 +296,6 @@ int cmi_picture_of_trace(cmi_reader *reader, const cmi_trace *trace, cmi_picture
     s.address = malloc(trace->block_count * sizeof *s.address);
     if (result == 0 && (s.next == NULL || s.address == NULL))
         result = cmi_reader_fault(reader, "no host memory for what it holds");
-    for (size_t i = 0; result == 0 && i < trace->stream_count; i++) {
-        uint16_t number; /* the same as in the trace, since no value is there twice */
-        result = cmi_build_stream(&b, trace->streams[i], &number);
-    }
     for (size_t i = 0; result == 0 && i < trace->event_count; i++)
         result = picture_event(&b, &s, trace, &trace->events[i]);
     picture->has_history = true;

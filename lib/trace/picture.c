@@ -71,6 +71,8 @@ static int number_devices(cmi_builder *b)
         p->segments[i].device = index[p->segments[i].device % MOST_DEVICES];
     for (size_t i = 0; i < p->event_count; i++)
         p->events[i].device = index[p->events[i].device % MOST_DEVICES];
+    for (size_t i = 0; i < p->refusal_count; i++) /* of devices that are there */
+        p->refusals[i].device = index[p->refusals[i].device % MOST_DEVICES];
     return 0;
 }
 
@@ -115,7 +117,8 @@ static int tile(cmi_builder *b, const cmi_picture_block *blocks, uint32_t number
         if (block.bytes == 0)
             continue;
         block.segment = number;
-        block.stream = segment->stream;
+        if (block.stream == CMI_STREAM_OF_SEGMENT)
+            block.stream = segment->stream;
         if (block.state == CMI_BLOCK_IDLE)
             block.requested_bytes = 0;
         if (!add_block(tiled, &block))

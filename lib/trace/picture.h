@@ -151,7 +151,7 @@ typedef struct cmi_picture {
     size_t stack_count;
     cmi_picture_device *devices; /* in order of ordinal */
     size_t device_count;
-    cmi_picture_stream *streams;
+    cmi_picture_stream *streams; /* the first is the default one */
     size_t stream_count;
     cmi_picture_pool *pools; /* the first is the default one */
     size_t pool_count;

@@ -30,12 +30,9 @@ static int step_reserved(cmi_values *v, const cmi_profiler_memory *m, uint64_t *
 
 static int add_events(cmi_values *v, cmi_profiler_memory **order, size_t count, uint64_t *totals)
 {
-    uint16_t stream;
-    if (cmi_build_stream(v->builder, 0, &stream) != 0)
-        return -1;
     for (size_t i = 0; i < count; i++) {
         const cmi_profiler_memory *m = order[i];
-        cmi_picture_event event = {.address = m->address, .time_ns = m->time_ns, .device = m->ordinal, .stream = stream};
+        cmi_picture_event event = {.address = m->address, .time_ns = m->time_ns, .device = m->ordinal};
         event.kind = m->bytes < 0 ? CMI_EVENT_FREE_REQUESTED : CMI_EVENT_ALLOC;
         event.bytes = m->bytes < 0 ? 0 - (uint64_t)m->bytes : (uint64_t)m->bytes;
         if (m->bytes == 0)

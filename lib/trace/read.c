@@ -69,9 +69,9 @@ int cmi_reader_line(cmi_reader *r, const char **begin, const char **end)
     return 1;
 }
 
-int cmi_reader_need(cmi_reader *r, size_t bytes)
+int cmi_reader_fill(cmi_reader *r, size_t bytes)
 {
-    if (r->end - r->next < bytes && !r->ended && fill_window(r) != 0)
+    if (!r->ended && fill_window(r) != 0)
         return -1;
     return r->end - r->next >= bytes;
 }

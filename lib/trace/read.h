@@ -25,7 +25,11 @@ int cmi_reader_fault(cmi_reader *reader, const char *format, ...) __attribute__(
 int cmi_reader_line(cmi_reader *reader, const char **begin, const char **end);
 /* So many bytes from the window's beginning on (at most CMI_READER_BYTES): 1, 0 when the text ends before, -1 on a fault. */
 enum { CMI_READER_BYTES = 1 << 16 };
-int cmi_reader_need(cmi_reader *reader, size_t bytes);
+int cmi_reader_fill(cmi_reader *reader, size_t bytes);
+static inline int cmi_reader_need(cmi_reader *reader, size_t bytes)
+{
+    return reader->end - reader->next >= bytes ? 1 : cmi_reader_fill(reader, bytes);
+}
 /* Room for one more item in an array that grows by doubling; -1 with a fault when there is no memory. */
 int cmi_reader_grow(cmi_reader *reader, void *array, size_t count, size_t item_bytes);
 

@@ -300,7 +300,7 @@ static int begin_record(cmi_values *v, cmi_object *object, cmi_object_kind kind)
         break;
     case CMI_OBJECT_BLOCK:
         if ((room = cmi_grow(&p->blocks, first = p->block_count, sizeof *p->blocks)))
-            p->blocks[p->block_count++] = (cmi_picture_block){.address = CMI_UNKNOWN};
+            p->blocks[p->block_count++] = (cmi_picture_block){.address = CMI_UNKNOWN, .stream = CMI_STREAM_OF_SEGMENT};
         break;
     case CMI_OBJECT_SEGMENT:
         if ((room = cmi_grow(&p->segments, first = p->segment_count, sizeof *p->segments)))
@@ -509,6 +509,8 @@ int cmi_record_root(cmi_values *v, const cmi_object *root)
     cmi_picture *p = v->builder->picture;
     const cmi_object *segments = NULL, *traces = NULL, *settings = NULL;
     bool snapshot = false, profile = false;
+    if (v->whole)
+        return cmi_library_root(v, root);
     if (root->listed && root->kind == CMI_OBJECT_SEGMENT) { /* the first snapshots were just the list */
         segments = root;
         snapshot = true;

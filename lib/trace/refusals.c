@@ -147,9 +147,36 @@ static bool add_refusal(cmi_picture *p, uint32_t number)
     return true;
 }
 
+/* Refusals that the file states stand first: each takes the place of what was worked out for its event, or goes to the end. */
+static bool place_stated(cmi_picture *p, size_t stated)
+{
+    if (stated == 0)
+        return true;
+    cmi_picture_refusal *ordered = malloc(p->refusal_count * sizeof *ordered);
+    size_t count = p->refusal_count - stated;
+    if (ordered == NULL)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        ordered[i] = p->refusals[stated + i];
+    for (size_t i = 0; i < stated; i++) {
+        cmi_picture_refusal said = p->refusals[i];
+        size_t at = p->refusal_count - stated;
+        while (at > 0 && (ordered[at - 1].device != said.device || ordered[at - 1].request_bytes != said.request_bytes ||
+                          ordered[at - 1].rung_count > 0))
+            at--;
+        said.event = at > 0 ? ordered[at - 1].event : CMI_NONE;
+        ordered[at > 0 ? at - 1 : count++] = said;
+    }
+    free(p->refusals);
+    p->refusals = ordered;
+    p->refusal_count = count;
+    return true;
+}
+
 int cmi_build_refusals(cmi_builder *b)
 {
     cmi_picture *p = b->picture;
+    const size_t stated = p->refusal_count;
     bool room = true;
     for (uint32_t i = 0; room && i < p->event_count; i++)
         if (p->events[i].kind == CMI_EVENT_REFUSED)
@@ -157,7 +184,7 @@ int cmi_build_refusals(cmi_builder *b)
     for (uint32_t device = 0; room && device < p->device_count; device++) {
         cmi_picture_lives lives = {0};
         unsigned looked = 0;
-        for (size_t i = p->refusal_count; room && i-- > 0 && looked < MOST_LOOKED_AT;) {
+        for (size_t i = p->refusal_count; room && i-- > stated && looked < MOST_LOOKED_AT;) {
             if (p->refusals[i].device != device)
                 continue;
             if (looked++ == 0)
@@ -166,5 +193,6 @@ int cmi_build_refusals(cmi_builder *b)
         }
         cmi_picture_lives_free(&lives);
     }
+    room = room && place_stated(p, stated);
     return room ? 0 : cmi_reader_fault(b->reader, "no host memory for what it holds");
 }

@@ -33,6 +33,7 @@ int cmi_values_push(cmi_values *v, cmi_value value)
     if (!cmi_grow(&v->stack, v->stack_count, sizeof *v->stack))
         return no_memory(v);
     v->stack[v->stack_count++] = value;
+    v->whole = v->whole || (value.kind == CMI_VALUE_STRING && value.id == CMI_WORD_cudamempool_snapshot);
     return 0;
 }
 
@@ -101,14 +102,14 @@ static bool keep_items(cmi_values *v, cmi_object *object, const cmi_value *value
 /* A dictionary without a record so far: perhaps all pairs together make one. */
 static int add_pairs(cmi_values *v, cmi_object *object, const cmi_value *pairs, size_t count)
 {
-    if (object->count + count > MOST_PAIRS || v->item_count + 2 * count >= CMI_NONE) {
+    if ((!v->whole && object->count + count > MOST_PAIRS) || v->item_count + 2 * count >= CMI_NONE) {
         *object = (cmi_object){.kind = CMI_OBJECT_OTHER};
         return 0;
     }
     if (!keep_items(v, object, pairs, 2 * count, 2))
         return no_memory(v);
     object->kind = CMI_OBJECT_PAIRS;
-    return cmi_record_make(v, object, v->items + object->first, object->count);
+    return v->whole ? 0 : cmi_record_make(v, object, v->items + object->first, object->count);
 }
 
 int cmi_values_set_items(cmi_values *v, size_t from)
@@ -123,7 +124,7 @@ int cmi_values_set_items(cmi_values *v, size_t from)
         return 0;
     switch ((cmi_object_kind)object->kind) {
     case CMI_OBJECT_DICT:
-        result = cmi_record_make(v, object, pairs, count);
+        result = v->whole ? 0 : cmi_record_make(v, object, pairs, count);
         if (result == 0 && object->kind == CMI_OBJECT_DICT)
             result = add_pairs(v, object, pairs, count);
         break;
@@ -182,7 +183,7 @@ static int list_records(cmi_values *v, cmi_object *object, const cmi_value *valu
 
 static int list_others(cmi_values *v, cmi_object *object, const cmi_value *values, size_t count)
 {
-    bool containers = false;
+    bool containers = v->whole;
     for (size_t i = 0; i < count; i++)
         containers = containers || (values[i].kind == CMI_VALUE_OBJECT && v->objects[values[i].id].kind != CMI_OBJECT_OTHER);
     bool scattered = object->count > MOST_SCATTERED && object->first + object->count != v->item_count;
@@ -209,6 +210,8 @@ static int append_values(cmi_values *v, cmi_object *object, const cmi_value *val
 {
     const cmi_object *first = as_object(v, &values[0]);
     bool record = first != NULL && !first->listed && first->kind >= CMI_OBJECT_PAST;
+    if (v->whole && (object->kind == CMI_OBJECT_LIST || object->kind == CMI_OBJECT_ITEMS))
+        return list_others(v, object, values, count);
     switch ((cmi_object_kind)object->kind) {
     case CMI_OBJECT_LIST:
         if (make_two(object, values, count))

@@ -69,6 +69,7 @@ typedef struct cmi_profiler_memory {
 
 typedef struct cmi_values {
     cmi_builder *builder;
+    bool whole; /* this library's own snapshot, whose tables are read from the whole tree */
     cmi_value *stack;
     size_t stack_count;
     size_t *marks; /* positions in the stack */
@@ -109,6 +110,8 @@ int cmi_record_make(cmi_values *values, cmi_object *object, const cmi_value *pai
 int cmi_record_add(cmi_values *values, cmi_object *object, const cmi_value *pairs, size_t count);
 /* From the root dictionary or list to the picture. */
 int cmi_record_root(cmi_values *values, const cmi_object *root);
+/* library.c: this library's own snapshot. */
+int cmi_library_root(cmi_values *values, const cmi_object *root);
 /* profiler.c: memory events in order of time. */
 int cmi_profiler_finish(cmi_values *values);
 

@@ -55,7 +55,7 @@ static void check_picture(const cmi_picture *p)
     for (size_t i = 0; i < p->event_count; i++) {
         const cmi_picture_event *e = &p->events[i];
         require(e->kind < CMI_EVENT_KINDS && e->device < p->device_count && e->stack < p->stack_count && e->tag < p->string_count);
-        require(e->stream < p->stream_count || e->kind >= CMI_EVENT_SEGMENT_ALLOC);
+        require(e->stream < p->stream_count && e->pool < p->pool_count);
     }
     for (size_t i = 0; i < p->stack_frame_count; i++)
         require(p->stack_frames[i] < p->frame_count);

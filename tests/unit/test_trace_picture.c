@@ -135,6 +135,42 @@ static void rmm_logs(void **state)
     cmi_picture_free(&p);
 }
 
+/* The sample that goes with the schema. */
+static void own_snapshot(void **state)
+{
+    (void)state;
+    cmi_picture p;
+    cmi_picture_totals totals;
+    read_good(TEST_SOURCE_DIR "/include/cudamempool/snapshot.sample.json", &p);
+    assert_string_equal(p.format, "cudamempool");
+    assert_int_equal(p.devices[0].total_bytes, 1073741824);
+    assert_int_equal(p.devices[0].limit_bytes, 10485760);
+    cmi_picture_total(&p, 0, &totals);
+    assert_int_equal(totals.reserved_bytes, 10485760);
+    assert_int_equal(totals.live_bytes, 4196352);
+    assert_int_equal(totals.live_blocks, 4);
+    assert_int_equal(totals.pending_bytes, 1048576 + 2097152 + 1024);
+    assert_int_equal(totals.private_live_bytes, 1048576);
+    assert_int_equal(totals.fixed_bytes, 2097152);
+    const cmi_picture_block *named = NULL;
+    for (size_t i = 0; i < p.block_count; i++)
+        if (p.blocks[i].requested_bytes == 3145628)
+            named = &p.blocks[i];
+    assert_non_null(named);
+    assert_string_equal(text_of(&p, named->tag), "forward");
+    const cmi_picture_stack *stack = &p.stacks[named->stack];
+    assert_int_equal(stack->count, 2);
+    assert_string_equal(text_of(&p, p.frames[p.stack_frames[stack->first]].function), "make_activations+0x2a");
+    assert_string_equal(text_of(&p, p.frames[p.stack_frames[stack->first]].file), "/opt/app/train+0x142a");
+    assert_int_equal(p.refusal_count, 1);
+    assert_string_equal(text_of(&p, p.refusals[0].reason), "true_demand");
+    assert_int_equal(p.events[p.refusals[0].event].kind, CMI_EVENT_REFUSED);
+    assert_int_equal(p.refusals[0].rung_count, 8);
+    assert_string_equal(text_of(&p, p.rungs[3].name), "move");
+    assert_int_equal(p.rungs[3].bytes, 2097152);
+    cmi_picture_free(&p);
+}
+
 /* ---- what is refused ----------------------------------------------------------------------------------------------------------------- */
 
 static void expect_fault(const char *data, size_t bytes, const char *part)
@@ -303,6 +339,7 @@ int main(void)
         cmocka_unit_test(recorded_snapshot),
         cmocka_unit_test(profiler_trace),
         cmocka_unit_test(rmm_logs),
+        cmocka_unit_test(own_snapshot),
         cmocka_unit_test(nothing_of_a_pickle_is_run),
         cmocka_unit_test(what_does_not_fit_together),
         cmocka_unit_test(blocks_before_the_window_come_first),
