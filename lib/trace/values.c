@@ -116,12 +116,12 @@ int cmi_values_set_items(cmi_values *v, size_t from)
 {
     cmi_object *object = object_below(v, from);
     size_t count = (v->stack_count - from) / 2;
-    const cmi_value *pairs = v->stack + from;
     int result = 0;
     if (object == NULL || (v->stack_count - from) % 2 != 0)
         return cmi_reader_fault(v->builder->reader, "items are set in what is no dictionary");
     if (count == 0)
         return 0;
+    const cmi_value *pairs = v->stack + from;
     switch ((cmi_object_kind)object->kind) {
     case CMI_OBJECT_DICT:
         result = v->whole ? 0 : cmi_record_make(v, object, pairs, count);
