@@ -56,51 +56,57 @@ static void figures_are_exact(void **state)
 static void peaks_are_seen(void **state)
 {
     (void)state;
-    device_start("sim:64MiB");
-    cmpool_t pool = pool_with(NULL), inside;
-    DONE(cmpool_private_create(&inside, pool));
-    CUstream a = sim_test_stream();
-    void *blocks[30];
-    for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < 30; i++)
-            blocks[i] = take(inside, 1024, a);
-        for (int i = 0; i < 30; i++)
-            give(inside, blocks[i], a);
-        if (round == 0)
-            DONE(cmpool_stats_reset_peaks(pool));
+    EACH_SMALL_DEVICE(words)
+    {
+        device_start(words);
+        cmpool_t pool = pool_with(NULL), inside;
+        DONE(cmpool_private_create(&inside, pool));
+        CUstream a = sim_test_stream();
+        void *blocks[30];
+        for (int round = 0; round < 2; round++) {
+            for (int i = 0; i < 30; i++)
+                blocks[i] = take(inside, 1024, a);
+            for (int i = 0; i < 30; i++)
+                give(inside, blocks[i], a);
+            if (round == 0)
+                DONE(cmpool_stats_reset_peaks(pool));
+        }
+        assert_int_equal(figures(pool).peak_live_bytes, 30 * 1024);
+        assert_int_equal(figures(inside).peak_live_bytes, 30 * 1024);
+        assert_int_equal(figures(inside).allocations, 60);
+        DONE(cmpool_destroy(inside));
+        end(pool);
     }
-    assert_int_equal(figures(pool).peak_live_bytes, 30 * 1024);
-    assert_int_equal(figures(inside).peak_live_bytes, 30 * 1024);
-    assert_int_equal(figures(inside).allocations, 60);
-    DONE(cmpool_destroy(inside));
-    end(pool);
 }
 
 static void bad_pointers_are_told(void **state)
 {
     (void)state;
-    device_start("sim:64MiB");
-    cmpool_t pool = pool_with(NULL);
-    CUstream a = sim_test_stream(), b = sim_test_stream();
-    char *block = take(pool, 8192, a), *other = take(pool, 8192, a);
-    GIVES(CMPOOL_ERR_INTERIOR_POINTER, cmpool_free(pool, block + 512, a));
-    give(pool, block, a);
-    cmpool_stats before = figures(pool);
-    for (int i = 0; i < 3; i++) { /* in its slab; then in the cache */
-        GIVES(CMPOOL_ERR_ALREADY_FREED, cmpool_free(pool, block, a));
-        GIVES(CMPOOL_ERR_ALREADY_FREED, cmpool_free(pool, block, b));
-        GIVES(CMPOOL_ERR_ALREADY_FREED, cmpool_record_use(pool, block, b));
-        GIVES(CMPOOL_ERR_ALREADY_FREED, cmpool_free(pool, block + 512, a));
-        size_t bytes;
-        GIVES(CMPOOL_ERR_ALREADY_FREED, cmpool_usable_size(pool, block, &bytes));
-        if (i == 0)
-            must_be_unchanged(pool, &before);
-        assert_ptr_equal(take(pool, 8192, a), block);
+    EACH_SMALL_DEVICE(words)
+    {
+        device_start(words);
+        cmpool_t pool = pool_with(NULL);
+        CUstream a = sim_test_stream(), b = sim_test_stream();
+        char *block = take(pool, 8192, a), *other = take(pool, 8192, a);
+        GIVES(CMPOOL_ERR_INTERIOR_POINTER, cmpool_free(pool, block + 512, a));
         give(pool, block, a);
+        cmpool_stats before = figures(pool);
+        for (int i = 0; i < 3; i++) { /* in its slab; then in the cache */
+            GIVES(CMPOOL_ERR_ALREADY_FREED, cmpool_free(pool, block, a));
+            GIVES(CMPOOL_ERR_ALREADY_FREED, cmpool_free(pool, block, b));
+            GIVES(CMPOOL_ERR_ALREADY_FREED, cmpool_record_use(pool, block, b));
+            GIVES(CMPOOL_ERR_ALREADY_FREED, cmpool_free(pool, block + 512, a));
+            size_t bytes;
+            GIVES(CMPOOL_ERR_ALREADY_FREED, cmpool_usable_size(pool, block, &bytes));
+            if (i == 0)
+                must_be_unchanged(pool, &before);
+            assert_ptr_equal(take(pool, 8192, a), block);
+            give(pool, block, a);
+        }
+        GIVES(CMPOOL_ERR_NOT_OURS, cmpool_free(pool, &pool, a));
+        give(pool, other, a);
+        end(pool);
     }
-    GIVES(CMPOOL_ERR_NOT_OURS, cmpool_free(pool, &pool, a));
-    give(pool, other, a);
-    end(pool);
 }
 
 /* A slot that one stream has freed is no other stream's. */
