@@ -59,10 +59,12 @@ typedef struct cmpool_config {
 } cmpool_config;
 
 /*
- * Make a pool on a device. It reserves addresses (two times the device's memory) but no device memory.
+ * Make a pool on a device. It reserves addresses (two times the device's memory) but no device memory. With backend:malloc, and on devices
+ * without virtual memory management, it reserves nothing and takes cuMemAlloc segments, whose memory cannot be moved: peers reach them as
+ * they reach cuMemAlloc memory (cuCtxEnablePeerAccess), and a request may be refused although there are idle bytes enough for it.
  * config NULL means device 0 and the options of CUDAMEMPOOL_CONF.
  * Returns OK, INVALID_ARGUMENT (pool NULL, bad struct_size, device or peers), BAD_OPTION (only with strict:true),
- * DRIVER_MISSING, UNSUPPORTED (no virtual memory management; a page_size other than that of the device's first pool),
+ * DRIVER_MISSING, UNSUPPORTED (a page_size other than that of the device's first pool),
  * OUT_OF_DEVICE_MEMORY (no room for the device's own context), OUT_OF_HOST_MEMORY, OUT_OF_ADDRESSES, DRIVER, SHUTTING_DOWN, FORKED,
  * DEVICE_LOST (the device was reset under pools that are still there: destroy them first).
  */
@@ -85,13 +87,20 @@ CMPOOL_API cmpool_status cmpool_destroy(cmpool_t pool);
 
 /* ---- blocks ------------------------------------------------------------------------------------- */
 
+/*
+ * CMPOOL_EXPORTABLE: the block has a driver allocation of its own, whole pages long, that other processes can be given (cmpool_export_fd).
+ * Its memory is never moved, taken or unmapped while it is live, and goes back to the driver once it is freed and its work is seen done:
+ * at the free itself, in a later call of the pool that is short of memory, or in a trim. It counts against limit and headroom like pages.
+ */
+enum { CMPOOL_EXPORTABLE = 1 };
+
 /* The general request. Zero the struct, then set struct_size and what you need. */
 typedef struct cmpool_request {
     size_t struct_size;
     size_t bytes;         /* 1 to 2^47; rounded up to 512 */
     size_t alignment;     /* 0 (means 512) or a power of two, at most the pool's page size */
     cmpool_stream stream; /* the stream that uses the block first */
-    uint32_t flags;       /* must be 0 */
+    uint32_t flags;       /* 0 or CMPOOL_EXPORTABLE */
     uint32_t tag;         /* any number below 2^31; shown in snapshots; 0: that of cmpool_tag_push, if any */
 } cmpool_request;
 
@@ -104,8 +113,20 @@ typedef struct cmpool_request {
  */
 CMPOOL_API cmpool_status cmpool_malloc(cmpool_t pool, void **ptr, size_t bytes, cmpool_stream stream);
 
-/* The same with alignment, tag and flags. Also INVALID_ARGUMENT for a bad struct_size, alignment or flag. */
+/*
+ * The same with alignment, tag and flags. Also INVALID_ARGUMENT for a bad struct_size, alignment or flag; with CMPOOL_EXPORTABLE
+ * UNSUPPORTED (backend:malloc, a capture set, or a device without handles for other processes) and CAPTURE (the stream is captured).
+ */
 CMPOOL_API cmpool_status cmpool_malloc_ex(cmpool_t pool, void **ptr, const cmpool_request *request);
+
+/*
+ * A file descriptor that stands for the memory of a live exportable block: to be passed on to another process (SCM_RIGHTS), which opens it
+ * with cuMemImportFromShareableHandle. Each call gives a new one, the caller's to close; memory that was given away stays until all have
+ * let go of it, also when the block is freed. On failure *fd is -1.
+ * Returns OK, INVALID_ARGUMENT (fd NULL), INVALID_POOL, NOT_OURS, ALREADY_FREED, INTERIOR_POINTER, UNSUPPORTED (the block is not
+ * exportable), DRIVER, FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_export_fd(cmpool_t pool, const void *ptr, int *fd);
 
 /*
  * Give a block back. It may be handed out again for `stream` at once, and to other streams when everything `stream` and the
@@ -363,6 +384,7 @@ typedef struct cmpool_error {
     size_t short_bytes;                   /* what was missing */
     size_t rung_bytes[CMPOOL_RUNG_COUNT]; /* what each rung had to give */
     cmpool_t pool;                        /* that refused; 0: the failure was no refusal */
+    size_t fixed_bytes; /* of reserved_bytes: in segments that cannot be moved, so that idle bytes in them need not make room */
 } cmpool_error;
 
 /* Never NULL; status OK when nothing has failed yet. Valid until the thread's next failing call. */

@@ -29,6 +29,7 @@ static cmpool_status allocate(cmpool_t pool, void **ptr, const cmpool_request *r
                    .align = request->alignment > CMI_UNIT ? request->alignment : CMI_UNIT,
                    .tag = request->tag ? request->tag : cmi_tag_current(),
                    .stack = stack,
+                   .exportable = (request->flags & CMPOOL_EXPORTABLE) != 0,
                    .handle = request->stream,
                    .context = cmi_here_on(&here, entry.device)};
     uint64_t address = 0;
@@ -53,8 +54,8 @@ cmpool_status cmpool_malloc_ex(cmpool_t pool, void **ptr, const cmpool_request *
     if (ptr) {
         *ptr = NULL;
     }
-    if (ptr && request && request->struct_size == sizeof *request && request->bytes <= CMI_MAX_BYTES && !request->flags &&
-        (!request->alignment || cmi_is_power2(request->alignment))) {
+    if (ptr && request && request->struct_size == sizeof *request && request->bytes <= CMI_MAX_BYTES &&
+        !(request->flags & ~(uint32_t)CMPOOL_EXPORTABLE) && (!request->alignment || cmi_is_power2(request->alignment))) {
         status = allocate(pool, ptr, request, cmi_registry_here(request->stream));
     }
     return cmi_registry_finish(status, "cmpool_malloc_ex");
@@ -183,6 +184,25 @@ cmpool_status cmpool_usable_size(cmpool_t pool, const void *ptr, size_t *bytes)
         cmi_registry_leave(&entry);
     }
     return cmi_registry_finish(status, "cmpool_usable_size");
+}
+
+cmpool_status cmpool_export_fd(cmpool_t pool, const void *ptr, int *fd)
+{
+    cmpool_status status = CMPOOL_ERR_INVALID_ARGUMENT;
+    cmi_entry entry;
+    if (fd) {
+        *fd = -1;
+        status = cmi_registry_enter(pool, &entry);
+    }
+    if (status == CMPOOL_OK) {
+        cmi_place place;
+        status = cmi_registry_find_block(&entry, ptr, &place);
+        if (status == CMPOOL_OK) {
+            status = place.slab ? CMPOOL_ERR_UNSUPPORTED : cmi_pool_export(entry.pool, place.block, fd);
+        }
+        cmi_registry_leave(&entry);
+    }
+    return cmi_registry_finish(cmi_registry_not_memory(status), "cmpool_export_fd");
 }
 
 static cmpool_status look_in(cmi_device *device, uint64_t address, cmpool_block_info *info)

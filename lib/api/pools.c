@@ -43,8 +43,8 @@ cmpool_status cmpool_create(cmpool_t *pool, const cmpool_config *config)
     if (status == CMPOOL_OK) {
         status = read_options(&options, config->options);
     }
-    if (status == CMPOOL_OK && options.backend == CMI_BACKEND_MALLOC) {
-        status = CMPOOL_ERR_UNSUPPORTED;
+    if (status == CMPOOL_OK && options.stacks) {
+        cmi_stacks_set((uint32_t)options.stacks);
     }
     if (status == CMPOOL_OK) {
         cmi_watch_process(&options);

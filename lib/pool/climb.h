@@ -31,6 +31,8 @@ typedef struct climb {
     bool others;         /* another had, at some time during this climb */
     uint64_t carried;    /* cmi_device.carried when it was last looked at */
     uint64_t freed_by_callback;
+    uint64_t released; /* pages that went back to the driver for this request: taking them anew leaves the headroom as it was */
+    uint64_t given_up; /* of those the pool's own: it may hold as many again, whatever its limit is by now */
     size_t rung_bytes[CMPOOL_RUNG_COUNT]; /* what each rung had to give */
 } climb;
 

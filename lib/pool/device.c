@@ -175,7 +175,7 @@ static uint32_t mapped_run(const cmi_pool *pool, uint32_t *r, uint32_t *first)
 {
     for (; *r < pool->arena.range_count; ++*r, *first = 0) {
         const cmi_range *range = pool->arena.ranges[*r];
-        for (; *first < range->slot_count; ++*first) {
+        for (; *first < range->slot_count && range->kind != CMI_RANGE_MALLOC; ++*first) {
             uint32_t end = *first;
             while (end < range->slot_count && (range->slots[end].state == CMI_SLOT_MAPPED || range->slots[end].state == CMI_SLOT_STALE)) {
                 end++;

@@ -81,7 +81,7 @@ uint64_t cmi_donors_add_siblings(climb *c, uint64_t most, uint32_t *count)
     bool may_wait = c->pool->options.cross_stream_wait && (c->reach >= REACH_PENDING || !cmi_capture_is_live());
     reach far = may_wait ? REACH_PENDING : REACH_FINISHED;
     for (cmi_pool *other = c->pool->device->pools; other; other = other->next) {
-        if (other == c->pool || other->dying || !cmi_plan_mark_usable(other, c->pool, c->ask, far)) {
+        if (other == c->pool || other->dying || other->segmented || !cmi_plan_mark_usable(other, c->pool, c->ask, far)) {
             continue;
         }
         uint64_t floor = CMI_MUTATION(FLOOR_IGNORED) ? 0 : cmi_div_up(other->options.floor, other->heap.source.page_bytes);

@@ -29,6 +29,7 @@ static void refresh(cmi_pool *pool)
     counters->reserved_bytes = pool->reserved_pages << pool->heap.page_shift;
     counters->idle_bytes = idle_pages(pool, &longest) << pool->heap.page_shift;
     counters->address_bytes = pool->arena.address_bytes;
+    counters->fixed_bytes = cmi_pool_fixed_pages(pool, &counters->segments) << pool->heap.page_shift;
     counters->mapped_slots = cmi_store_mappings(device->store);
     cmi_store_counts store;
     cmi_store_counts_get(device->store, &store);
@@ -121,6 +122,7 @@ void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, cmpool_status status, 
     cmi_pool_find_holders(pool, &refusal);
     pool->refusal = refusal;
 
+    uint64_t segments, fixed = cmi_pool_fixed_pages(pool, &segments) * page;
     cmpool_error *error = cmi_error_detail();
     *error = (cmpool_error){.status = error->status,
                             .call = "", /* an explanation that the public call has yet to sign */
@@ -134,7 +136,8 @@ void cmi_pool_explain(cmi_pool *pool, const cmi_ask *ask, cmpool_status status, 
                             .device_free_bytes = driver_free == UINT64_MAX ? SIZE_MAX : driver_free,
                             .limit_bytes = refusal.limit_bytes,
                             .short_bytes = refusal.short_bytes,
-                            .pool = refusal.pool};
+                            .pool = refusal.pool,
+                            .fixed_bytes = fixed};
     for (unsigned i = 0; i < CMPOOL_RUNG_COUNT; i++) {
         error->rung_bytes[i] = refusal.rung_bytes[i];
     }

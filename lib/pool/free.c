@@ -94,8 +94,11 @@ cmpool_status cmi_pool_free(cmi_pool *pool, const cmi_ask *ask, uint64_t address
     if (place.slab && stamp == CMI_NO_STAMP) {
         cmi_cache_after_free(pool, ask, place.slab);
     }
+    bool leaves = !place.slab && cmi_pool_is_exportable(pool, cmi_heap_block(heap, place.block));
     if (place.slab) {
         cmi_heap_slot_free(heap, place.block, place.slot, ticket, stamp);
+    } else if (leaves) {
+        cmi_pool_leave(pool, place.block, stamp != CMI_NO_STAMP ? stamp : cmi_stamp_new(device, stream, ticket));
     } else if (stamp == CMI_NO_STAMP) {
         cmi_heap_make_free(heap, place.block, first_set, ticket, CMI_HEAP_NO_STAMP);
     } else {
@@ -103,6 +106,10 @@ cmpool_status cmi_pool_free(cmi_pool *pool, const cmi_ask *ask, uint64_t address
     }
     cmi_pool_live_changed(pool, place.owner, -(int64_t)place.bytes, -(int64_t)place.requested);
     cmi_pool_must_be_valid(pool);
+    if (leaves) {
+        cmi_pool_release_soon(pool, stream, handle);
+        return CMPOOL_OK;
+    }
     cmi_stream *record = &device->streams[stream];
     if (stream == CMI_NO_STREAM) {
         /* An epoch of frees that name no stream is closed when its memory is wanted, or when it is long. */

@@ -6,6 +6,22 @@
 
 #include <string.h>
 
+/* One segment, so that what follows finds as long a block as it can. */
+static cmpool_status hold_segment(climb *c, uint64_t pages, cmi_block_id *block)
+{
+    cmi_device *device = c->pool->device;
+    cmpool_status status;
+    do {
+        uint64_t wanted = pages + cmi_segment_margin(device->store, CMI_RANGE_MALLOC);
+        if (cmi_plan_growth_pages(c) < wanted) {
+            return c->limited ? CMPOOL_ERR_LIMIT : CMPOOL_ERR_OUT_OF_DEVICE_MEMORY;
+        }
+        status = cmi_pool_add_segment(c->pool, CMI_RANGE_MALLOC, wanted, block);
+    } while (status == CMPOOL_ERR_BUSY); /* the margin has grown, once */
+    device->full = device->full || status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY;
+    return status;
+}
+
 cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages)
 {
     if (pool->device->lost && cmi_device_ask_lost(pool->device) != CMPOOL_OK) {
@@ -20,6 +36,9 @@ cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages)
     pool->device->full = false;
     if (ask.bytes > pool->device->total_bytes) {
         status = CMPOOL_ERR_OUT_OF_DEVICE_MEMORY;
+    }
+    if (status == CMPOOL_OK && pool->segmented) {
+        status = hold_segment(&c, pages, &block);
     }
     while (status == CMPOOL_OK && !block) {
         cmi_window window;

@@ -19,7 +19,7 @@ static bool something_pending(const cmi_pool *pool, uint32_t stream)
             return true;
         }
     }
-    return pool->heap.parked_slabs.count > 0;
+    return pool->heap.parked_slabs.count > 0 || pool->leaving > 0;
 }
 
 /* Every free of another stream, and of the whole device, has an event behind it. */
@@ -167,6 +167,48 @@ static void make_siblings_ready(cmi_pool *pool)
     }
 }
 
+/* Memory that does not move to where it is needed goes back to the driver, which can give it anew: segments, and what other pools hold
+ * where this one has them. */
+static void release_what_stays(climb *c)
+{
+    cmi_device *device = c->pool->device;
+    bool asked = false;
+    for (cmi_pool *other = device->pools; other; other = other->next) {
+        if (!other->dying && (other->segmented || c->pool->segmented)) {
+            cmi_pool_pin(other);
+            if (!asked && cmi_fence_contexts(device, c->pool) == CMPOOL_OK) {
+                (void)cmi_fence_poll(device, c->pool);
+            }
+            asked = true;
+            drain_caches(other);
+            cmi_owner_promote(other);
+            bool own = other == c->pool;
+            uint64_t pages = cmi_trim_done(other, own ? 0 : cmi_div_up(other->options.floor, other->heap.source.page_bytes));
+            c->released += pages;
+            c->given_up += own ? pages : 0;
+            cmi_pool_unpin(other);
+        }
+    }
+}
+
+bool cmi_ladder_ask_program(cmi_pool *pool, const cmi_ask *ask, uint64_t *freed)
+{
+    cmpool_low_memory_fn callback = pool->low_memory;
+    void *user = pool->low_memory_user;
+    uint64_t handle = pool->owners[ask->owner].generation;
+    if (!callback) {
+        return false;
+    }
+    cmi_cache_drain(pool);
+    uint64_t before = pool->counters.live_bytes;
+    cmi_lock_release(&pool->device->lock);
+    int again = callback(user, handle, ask->bytes);
+    cmi_lock_acquire(&pool->device->lock);
+    cmi_cache_drain(pool);
+    *freed = before - cmi_min_u64(before, pool->counters.live_bytes);
+    return again != 0;
+}
+
 /* Rung 7: ask the program and the other pools of the device; the driver is tried again whatever it said before. */
 static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status)
 {
@@ -174,28 +216,20 @@ static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status
     cmi_device *device = pool->device;
     c->use_siblings = !CMI_MUTATION(SIBLINGS_NOT_ASKED);
     make_siblings_ready(pool);
+    release_what_stays(c);
     device->full = false;
     outcome made = climb_middle(c, block, status);
     if (made != PLAN_SHORT || !pool->low_memory || c->alone) { /* what the program had to give it has given before */
         return made;
     }
-    cmpool_low_memory_fn callback = pool->low_memory;
-    void *user = pool->low_memory_user;
-    uint64_t handle = pool->owners[c->ask->owner].generation;
-    cmi_cache_drain(pool);
-    uint64_t before = pool->counters.live_bytes;
     cmi_source_put_down(pool, &c->hand); /* the callback may make requests of its own, and trim */
     c->others = c->others || device->carried != c->carried;
     cmi_device_carry_end(device, false);
-    cmi_lock_release(&device->lock);
-    int again = callback(user, handle, c->ask->bytes);
-    cmi_lock_acquire(&device->lock);
+    bool again = cmi_ladder_ask_program(pool, c->ask, &c->freed_by_callback);
     device->full = false; /* what was put down is there again */
     cmi_device_carry_begin(device);
     c->carried = device->carried;
     c->others = c->others || device->carriers > 1;
-    cmi_cache_drain(pool);
-    c->freed_by_callback = before - cmi_min_u64(before, pool->counters.live_bytes);
     c->rung_bytes[CMPOOL_RUNG_SIBLINGS] += c->freed_by_callback;
     if (!again) {
         return PLAN_SHORT;
@@ -204,20 +238,23 @@ static outcome climb_others(climb *c, cmi_block_id *block, cmpool_status *status
     drain_caches(pool);   /* the callback may have freed blocks of any pool */
     make_siblings_ready(pool);
     promote(c);
+    release_what_stays(c);
     return climb_middle(c, block, status);
 }
 
-/* Rung 8: only where the device itself cannot be made to wait. */
+/* Rung 9: where the device itself cannot be made to wait, and for memory that has to go back to the driver first. */
 static outcome climb_host_wait(climb *c, cmi_block_id *block, cmpool_status *status)
 {
     cmi_pool *pool = c->pool;
     const cmi_driver *driver = pool->device->driver;
     bool device_waits = pool->options.cross_stream_wait && !c->no_device_wait && driver->CtxRecordEvent && driver->CtxWaitEvent;
-    bool pending = false;
+    bool pending = false, stays = pool->segmented;
     for (const cmi_pool *other = pool->device->pools; other; other = other->next) {
-        pending = pending || something_pending(other, c->ask->stream);
+        bool own_too = pool->segmented || other->segmented; /* of segments even the stream's own memory must be seen done */
+        pending = pending || something_pending(other, own_too ? CMI_NO_STREAM : c->ask->stream);
+        stays = stays || other->segmented || other->leaving;
     }
-    if (device_waits || !pending || cmi_capture_is_live()) {
+    if ((device_waits && !stays) || !pending || cmi_capture_is_live()) {
         return PLAN_SHORT;
     }
     uint64_t before = pending_bytes(pool, c->ask->stream);
@@ -228,6 +265,11 @@ static outcome climb_host_wait(climb *c, cmi_block_id *block, cmpool_status *sta
     cmi_owner_promote(pool);
     note_promoted(c, CMPOOL_RUNG_HOST_WAIT, before);
     make_siblings_ready(pool);
+    if (stays) {
+        cmi_source_unmap_all_stale(pool->device);
+        release_what_stays(c);
+        pool->device->full = false;
+    }
     outcome made = climb_middle(c, block, status);
     return made == PLAN_SHORT ? scrape(c, block, status) : made;
 }

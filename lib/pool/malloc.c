@@ -26,7 +26,7 @@ void cmi_pool_give_back(cmi_pool *pool, cmi_block_id block, uint32_t binset)
     cmi_heap_make_free(&pool->heap, block, binset, cmi_heap_block(&pool->heap, block)->ticket, CMI_HEAP_NO_STAMP);
 }
 
-static void hand_out(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id, uint32_t binset, uint64_t *address)
+void cmi_pool_hand_out(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id, uint32_t binset, uint64_t *address)
 {
     cmi_block *block = cmi_heap_block(&pool->heap, id);
     cmi_stamp_drop(pool->device, block->stamp); /* its taker has been made to wait */
@@ -53,7 +53,7 @@ static cmpool_status malloc_large(cmi_pool *pool, cmi_ask *ask, uint64_t *addres
         }
         own = cmi_owner_binset(pool, ask->owner, ask->stream, 0); /* the handle may have turned out to be another stream */
     }
-    hand_out(pool, ask, id, own, address);
+    cmi_pool_hand_out(pool, ask, id, own, address);
     return CMPOOL_OK;
 }
 
@@ -98,7 +98,7 @@ static void hand_out_alone(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id, 
     uint32_t stamp = cmi_stamp_copy(pool->device, cmi_heap_block(heap, id)->stamp);
     id = cmi_heap_cut(heap, id, offset, ask->bytes);
     cmi_heap_make_free(heap, cmi_heap_block(heap, id)->next, owner->mixed[1], pool->device->ticket, stamp);
-    hand_out(pool, ask, id, owner->done[1], address);
+    cmi_pool_hand_out(pool, ask, id, owner->done[1], address);
 }
 
 /* A whole page from the smallest free run that has one; 0 if there is none. */
@@ -138,7 +138,7 @@ static cmpool_status malloc_small(cmi_pool *pool, cmi_ask *ask, uint64_t *addres
         cmi_block_id id = best_of_two(heap, own_small, owner->done[1], cmi_class_slab_bytes(class_index), CMI_SLAB_UNIT);
         id = id ? take_slab(heap, id, cmi_class_slab_bytes(class_index)) : 0;
         if (!id && (id = sub_page_hole(pool, ask, own, owner->done[0])) != 0) {
-            hand_out(pool, ask, id, own, address);
+            cmi_pool_hand_out(pool, ask, id, own, address);
             return CMPOOL_OK;
         }
         if (!id && (id = whole_page(pool, own, owner->done[0])) == 0) {
@@ -153,7 +153,7 @@ static cmpool_status malloc_small(cmi_pool *pool, cmi_ask *ask, uint64_t *addres
             own = cmi_owner_binset(pool, ask->owner, ask->stream, 0);
             own_small = cmi_owner_binset(pool, ask->owner, ask->stream, 1);
             if (cmi_heap_block(heap, id)->bytes < page.bytes) { /* no page was to be had, but a hole was */
-                hand_out(pool, ask, id, own, address);
+                cmi_pool_hand_out(pool, ask, id, own, address);
                 return CMPOOL_OK;
             }
         }
@@ -179,6 +179,9 @@ cmpool_status cmi_pool_malloc(cmi_pool *pool, cmi_ask *ask, uint64_t *address)
     }
     if (!cmi_pool_make_ready(pool)) {
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
+    if (ask->exportable) {
+        return cmi_pool_malloc_exportable(pool, ask, address);
     }
     bool small = ask->bytes <= CMI_SMALL_LIMIT && ask->align <= CMI_UNIT;
     cmpool_status status = small ? malloc_small(pool, ask, address) : malloc_large(pool, ask, address);

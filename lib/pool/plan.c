@@ -97,10 +97,10 @@ uint64_t cmi_plan_growth_pages(climb *c)
     if (!c->may_grow || c->in_place || pool->device->full) {
         return 0;
     }
-    uint64_t most = cmi_plan_pages_below_limit(pool);
+    uint64_t most = cmi_max_u64(cmi_plan_pages_below_limit(pool), c->given_up);
     c->limited = most < UINT32_MAX;
     if (pool->options.headroom && most) {
-        uint64_t open = pages_above_headroom(pool);
+        uint64_t open = cmi_max_u64(pages_above_headroom(pool), c->released);
         c->limited = c->limited && most <= open;
         most = cmi_min_u64(most, open);
     }
@@ -108,6 +108,49 @@ uint64_t cmi_plan_growth_pages(climb *c)
 }
 
 /* ---- one plan ----------------------------------------------------------------------------------- */
+
+/* Segments are a page for small blocks, and long enough for several middling ones, so that their blocks can join. */
+static uint64_t segment_pages(const cmi_pool *pool, uint64_t bytes)
+{
+    const uint64_t middling = UINT64_C(10) << 20;
+    uint64_t page = pool->heap.source.page_bytes;
+    return cmi_div_up(bytes > page && bytes < middling ? 2 * middling : bytes, page);
+}
+
+/* A segment that holds the request, free for everybody. */
+static outcome want_segment(climb *c, uint64_t growth, cmpool_status *status)
+{
+    cmi_pool *pool = c->pool;
+    uint64_t margin = cmi_segment_margin(pool->device->store, CMI_RANGE_MALLOC);
+    uint64_t least = margin + cmi_div_up(c->ask->bytes, pool->heap.source.page_bytes);
+    uint64_t pages = cmi_min_u64(margin + segment_pages(pool, c->ask->bytes), growth);
+    c->missing = least - cmi_min_u64(least, growth);
+    cmi_block_id block = 0;
+    *status = pages < least ? CMPOOL_ERR_OUT_OF_DEVICE_MEMORY : cmi_pool_add_segment(pool, CMI_RANGE_MALLOC, pages, &block);
+    if (*status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY && pages > least) {
+        *status = cmi_pool_add_segment(pool, CMI_RANGE_MALLOC, least, &block);
+    }
+    if (block) {
+        c->released = c->given_up = 0;
+        c->rung_bytes[CMPOOL_RUNG_GROW] += cmi_heap_block(&pool->heap, block)->bytes;
+        cmi_heap_make_free(&pool->heap, block, pool->owners[c->ask->owner].done[0], 0, CMI_HEAP_NO_STAMP);
+        return PLAN_AGAIN;
+    }
+    if (*status == CMPOOL_ERR_BUSY) { /* the margin has grown */
+        *status = CMPOOL_OK;
+        return PLAN_AGAIN;
+    }
+    if (*status != CMPOOL_ERR_OUT_OF_DEVICE_MEMORY) {
+        return PLAN_FAILED;
+    }
+    *status = CMPOOL_OK;
+    if (pages >= least) { /* the driver's word, not the limit's */
+        pool->device->full = true;
+        pool->device->slow_since_full = 0;
+        c->missing = least;
+    }
+    return PLAN_SHORT;
+}
 
 outcome cmi_plan_want_addresses(climb *c, cmpool_status *status)
 {
@@ -143,6 +186,7 @@ outcome cmi_plan_create(climb *c, uint64_t wanted, uint64_t slack, cmpool_status
     cmi_pool *pool = c->pool;
     uint32_t got = 0;
     *status = cmi_source_create(pool, &c->hand, (uint32_t)wanted, &got);
+    c->released -= cmi_min_u64(c->released, got);
     uint64_t gained = (uint64_t)got << pool->heap.page_shift;
     uint64_t by_slack = cmi_min_u64(gained, slack << pool->heap.page_shift);
     c->rung_bytes[CMPOOL_RUNG_SLACK] += by_slack;
@@ -243,7 +287,7 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
     cmi_pool *pool = c->pool;
     const cmi_ask *ask = c->ask;
     /* What drops the lock comes first: from the search for a window to its claim nothing may change. */
-    if (!c->in_place) {
+    if (!c->in_place && !pool->segmented) {
         outcome allowed = mappings_allowed(c, (ask->bytes >> pool->heap.page_shift) + 1, status);
         if (allowed != PLAN_DONE) {
             return allowed;
@@ -256,7 +300,10 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
     }
     cmi_window window;
     if (!cmi_heap_find_window(&pool->heap, pool->use, ask->bytes, ask->align, &window)) {
-        return c->in_place ? PLAN_SHORT : cmi_plan_want_addresses(c, status);
+        if (c->in_place) {
+            return PLAN_SHORT;
+        }
+        return pool->segmented ? want_segment(c, growth, status) : cmi_plan_want_addresses(c, status);
     }
     wanted create_first;
     outcome chosen = choose_pages(c, &window, growth, &create_first, status);

@@ -19,9 +19,10 @@ cmpool_status cmi_pool_create(cmi_pool **out, cmi_device *device, const cmi_opti
     cmi_stamp_fill_source(device, &source);
     cmi_heap_init(&pool->heap, &source);
     cmi_arena_init(&pool->arena, device->store);
+    pool->segmented = options->backend == CMI_BACKEND_MALLOC || !cmi_store_has_slots(device->store);
     uint32_t first;
     cmpool_status status = cmi_owner_add(pool, CMI_OWNER_POOL, &first);
-    if (status == CMPOOL_OK) {
+    if (status == CMPOOL_OK && !pool->segmented) {
         status = cmi_source_reserve_range(pool, 2 * device->total_bytes);
     }
     if (status != CMPOOL_OK) {
@@ -34,6 +35,10 @@ cmpool_status cmi_pool_create(cmi_pool **out, cmi_device *device, const cmi_opti
         cmi_meta_free(pool->owners, pool->owner_room * sizeof *pool->owners);
         cmi_meta_free(pool, sizeof *pool);
         return status;
+    }
+    if (pool->segmented && options->backend != CMI_BACKEND_MALLOC) {
+        cmi_log(CMI_LOG_WARNING, "device %d has no virtual memory management: memory comes in segments, as with backend:malloc",
+                device->ordinal);
     }
     pool->next = device->pools;
     device->pools = pool;

@@ -173,6 +173,9 @@ struct cmi_pool {
     void *refused_user;
     cmi_notes notes;          /* on live slots of slabs, where tags or history are in use */
     struct cmi_cache *caches; /* of all threads, see cache.h */
+    bool segmented;           /* its memory comes from cuMemAlloc, in segments whose pages do not move */
+    uint32_t shared;          /* segments with a handle of their own: exportable blocks */
+    uint32_t leaving;         /* of those, the ones whose block was freed */
     uint64_t reserved_pages;  /* MAPPED here, and on their way here */
     uint64_t promoted_at;     /* device done_changes when free blocks were last looked through */
     uint32_t next_look;       /* with idle_release: second of the next search for pages that are idle for long */
@@ -340,6 +343,7 @@ typedef struct cmi_ask {
     CUcontext context; /* of a default stream: whose; NULL is the primary one */
     unsigned small;    /* 1: a page for small blocks is wanted */
     bool captured;     /* the stream is being captured: it cannot be made to wait */
+    bool exportable;   /* a segment of its own is wanted, with a handle for other processes */
 } cmi_ask;
 
 cmpool_status cmi_pool_malloc(cmi_pool *pool, cmi_ask *ask, uint64_t *address);
@@ -371,6 +375,8 @@ void cmi_pool_end_earmark(cmi_pool *pool);
 void cmi_pool_live_changed(cmi_pool *pool, uint32_t owner, int64_t bytes, int64_t requested);
 /* Hold at least this many pages ahead of need. */
 cmpool_status cmi_pool_hold(cmi_pool *pool, uint64_t pages);
+/* A BUSY block of the request becomes live, as one that was asked for with this bin set. */
+void cmi_pool_hand_out(cmi_pool *pool, const cmi_ask *ask, cmi_block_id block, uint32_t binset, uint64_t *address);
 /* A BUSY piece of memory this stream may use becomes free space of the owner (the edge of a page, a rest). */
 void cmi_pool_give_back(cmi_pool *pool, cmi_block_id block, uint32_t binset);
 
@@ -390,6 +396,9 @@ static inline bool cmi_pool_is_watched(const cmi_pool *pool) { return (pool->rin
 
 /* A BUSY block of ask->bytes for the request, or why not. Drops and retakes the lock. */
 cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block);
+
+/* Ask the program for memory, without the lock. False: it has no callback, or nothing more. *freed in bytes. */
+bool cmi_ladder_ask_program(cmi_pool *pool, const cmi_ask *ask, uint64_t *freed);
 
 /* Create and map this many pages ahead of need; they are free for everybody. All or none. Drops and retakes the lock. */
 cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages);
@@ -428,10 +437,36 @@ uint64_t cmi_source_unmap_all_stale(cmi_device *device);
 /* Reserve another range of addresses for the arena. Drops and retakes the lock. */
 cmpool_status cmi_source_reserve_range(cmi_pool *pool, uint64_t bytes);
 
+/* ---- segment.c: memory that stays where it is --------------------------------------------------- */
+
+/* A segment of so many pages as one BUSY block. Drops and retakes the lock. */
+cmpool_status cmi_pool_add_segment(cmi_pool *pool, cmi_range_kind kind, uint64_t pages, cmi_block_id *block);
+/* Give a segment back whose memory is all one BUSY block and seen done. false: the driver refuses, or a capture is live; the block is BUSY
+ * as before. Drops and retakes the lock. */
+bool cmi_pool_remove_segment(cmi_pool *pool, cmi_range *range);
+/* One request for a block that other processes can be given. Drops and retakes the lock. */
+cmpool_status cmi_pool_malloc_exportable(cmi_pool *pool, cmi_ask *ask, uint64_t *address);
+/* Is the block alone in a segment with a handle of its own? */
+bool cmi_pool_is_exportable(const cmi_pool *pool, const cmi_block *block);
+/* Such a block was freed: its segment goes back once the stamp (taken over) is seen done. */
+void cmi_pool_leave(cmi_pool *pool, cmi_block_id block, uint32_t stamp);
+/* The same at once, where the device is done with it already: records an event on the stream named by this call and asks for it. Drops and
+ * retakes the lock. */
+void cmi_pool_release_soon(cmi_pool *pool, uint32_t stream, CUstream handle);
+/* Give back the segments whose stamps are done. Drops and retakes the lock. Returns pages. */
+uint64_t cmi_pool_release_left(cmi_pool *pool);
+/* A file descriptor for the block's memory. Drops and retakes the lock. */
+cmpool_status cmi_pool_export(cmi_pool *pool, cmi_block_id block, int *fd);
+/* Pages of segments. */
+uint64_t cmi_pool_fixed_pages(const cmi_pool *pool, uint64_t *segments);
+
 /* ---- trim.c ------------------------------------------------------------------------------------- */
 
 /* Give idle pages back until the pool holds at most keep pages; wait: the host waits for what is pending. *released in pages. */
 cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint64_t *released);
+/* Give back what was seen done until the pool holds at most keep pages; for callers that carry pages themselves. No wait, and nothing is
+ * asked of the driver. Drops and retakes the lock. Returns pages. */
+uint64_t cmi_trim_done(cmi_pool *pool, uint64_t keep_pages);
 /* For destroy: what the driver would not unmap is left to vm, and its pages too. Nobody else may know the pool any more. */
 void cmi_trim_abandon(cmi_pool *pool);
 /* The same over all pools of a device, each down to its floor. */

@@ -99,6 +99,9 @@ static uint32_t claim_stale_run(cmi_pool *pool, uint64_t most, uint64_t *offset)
                 continue;
             }
             const cmi_slot *slot = cmi_arena_slot(&pool->arena, block->offset);
+            if (slot->fixed) { /* a segment, which goes as a whole */
+                continue;
+            }
             uint64_t count = block->bytes >> heap->page_shift, first = 0;
             while (first < count && !may_unmap(pool, &slot[first])) {
                 first++;
@@ -150,7 +153,7 @@ uint64_t cmi_source_unmap_stale(cmi_pool *pool, uint64_t most)
     enum { RUN = 512 };
     cmi_device *device = pool->device;
     cmi_heap *heap = &pool->heap;
-    uint64_t total = 0, offset = 0;
+    uint64_t total = cmi_pool_release_left(pool), offset = 0;
     while (total < most && pool->counters.stale_slots && !cmi_capture_is_live() && cmi_heap_earmark(heap, RUN + CMI_HEAP_STEP_RECORDS)) {
         uint32_t count = claim_stale_run(pool, cmi_min_u64(most - total, RUN), &offset);
         bool unmapped[RUN] = {false};

@@ -64,6 +64,33 @@ static bool has_stale_slot(const page_bits *bits, uint32_t page)
     return page / 64 < bits->count && bits->words[page / 64] >> page % 64 & 1;
 }
 
+/* Idle bytes [offset, end), whosever they are, as one BUSY block. */
+static cmi_block_id take_idle(cmi_heap *heap, uint64_t offset, uint64_t end, uint32_t *owner)
+{
+    cmi_block_id whole = 0;
+    for (uint64_t at = offset; at < end;) {
+        cmi_block_id id = cmi_heap_find(heap, at);
+        uint64_t stop = cmi_min_u64(cmi_heap_block(heap, id)->offset + cmi_heap_block(heap, id)->bytes, end);
+        *owner = cmi_heap_binset(heap, cmi_heap_block(heap, id)->binset)->owner;
+        id = cmi_heap_take(heap, id, at, stop - at);
+        whole = whole ? cmi_heap_join_busy(heap, whole, id) : id;
+        at = stop;
+    }
+    return whole;
+}
+
+/* Give an idle segment back. Returns its pages, or 0. */
+static uint32_t release_segment(cmi_pool *pool, cmi_range *range)
+{
+    uint32_t owner = 0, pages = range->held_pages;
+    cmi_block_id id = take_idle(&pool->heap, range->base, range->base + range->bytes, &owner);
+    if (cmi_pool_remove_segment(pool, range)) {
+        return pages;
+    }
+    cmi_heap_make_free(&pool->heap, id, pool->owners[owner].done[0], 0, CMI_HEAP_NO_STAMP);
+    return 0;
+}
+
 /* Unmap and release up to TRIM_RUN pages from offset on (all idle and done). Returns pages given back. */
 static uint32_t release_run(cmi_pool *pool, uint64_t offset, uint32_t count)
 {
@@ -72,15 +99,7 @@ static uint32_t release_run(cmi_pool *pool, uint64_t offset, uint32_t count)
     uint64_t end = offset + ((uint64_t)count << heap->page_shift);
     uint32_t pages[TRIM_RUN], owner = 0;
     bool unmapped[TRIM_RUN] = {false};
-    cmi_block_id whole = 0;
-    for (uint64_t at = offset; at < end;) {
-        cmi_block_id id = cmi_heap_find(heap, at);
-        uint64_t stop = cmi_min_u64(cmi_heap_block(heap, id)->offset + cmi_heap_block(heap, id)->bytes, end);
-        owner = cmi_heap_binset(heap, cmi_heap_block(heap, id)->binset)->owner;
-        id = cmi_heap_take(heap, id, at, stop - at);
-        whole = whole ? cmi_heap_join_busy(heap, whole, id) : id;
-        at = stop;
-    }
+    take_idle(heap, offset, end, &owner);
     const cmi_slot *slot = cmi_arena_slot(&pool->arena, offset);
     for (uint32_t i = 0; i < count; i++) {
         pages[i] = slot[i].page;
@@ -121,9 +140,25 @@ static uint32_t release_run(cmi_pool *pool, uint64_t offset, uint32_t count)
     return gone;
 }
 
-/* Of pages on which nothing was freed after the second freed_by, the smallest idle run goes first, so that the large ones stay whole.
- * false: nothing more can go. */
-static bool release_some(cmi_pool *pool, uint64_t most, uint32_t freed_by, uint64_t *released)
+/* Was nothing freed in a segment after that second? */
+static bool was_left_by(const cmi_range *range, uint32_t second)
+{
+    uint32_t i = 0;
+    while (i < range->slot_count && range->slots[i].freed_at <= second) {
+        i++;
+    }
+    return i == range->slot_count;
+}
+
+/* What the pool is to hold afterwards, and what may go. */
+typedef struct wish {
+    uint64_t keep_pages;
+    uint64_t least_pages; /* where only a whole segment can go, it may not take the pool below this */
+    uint32_t freed_by;    /* only pages on which nothing was freed after this second */
+} wish;
+
+/* The smallest idle run goes first, so that the large ones stay whole. false: nothing more can go. */
+static bool release_some(cmi_pool *pool, const wish *w, uint64_t *released)
 {
     cmi_heap *heap = &pool->heap;
     if (!cmi_heap_reserve_records(heap, 2 * TRIM_RUN + CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(pool->device, CMI_HEAP_STEP_RECORDS) ||
@@ -140,13 +175,23 @@ static bool release_some(cmi_pool *pool, uint64_t most, uint32_t freed_by, uint6
     cmi_heap_idle_runs(heap, pool->use, 0, 0, list, runs, NULL);
     uint64_t offset = 0;
     uint32_t best = 0;
+    cmi_range *segment = NULL;
     for (uint32_t i = 0; i < runs; i++) {
+        cmi_range *range = pool->segmented ? cmi_arena_range(&pool->arena, list[i].offset) : NULL;
+        if (range) {
+            if (list[i].pages == range->slot_count && (!best || list[i].pages < best) && was_left_by(range, w->freed_by) &&
+                pool->reserved_pages >= w->least_pages + range->held_pages) {
+                segment = range;
+                best = list[i].pages;
+            }
+            continue;
+        }
         /* Pages that must stay for now (an old address is still mapped, they are fixed, or too young) cut a run into parts. */
         uint32_t start = 0;
         for (uint32_t k = 0; k <= list[i].pages; k++) {
             const cmi_slot *slot =
                 k < list[i].pages ? cmi_arena_slot(&pool->arena, list[i].offset + ((uint64_t)k << heap->page_shift)) : NULL;
-            if (slot && !slot->fixed && slot->freed_at <= freed_by && !has_stale_slot(&stale, slot->page)) {
+            if (slot && !slot->fixed && slot->freed_at <= w->freed_by && !has_stale_slot(&stale, slot->page)) {
                 continue;
             }
             if (k > start && (!best || k - start < best)) {
@@ -161,13 +206,28 @@ static bool release_some(cmi_pool *pool, uint64_t most, uint32_t freed_by, uint6
     if (!best) {
         return false;
     }
-    uint32_t gone = release_run(pool, offset, (uint32_t)cmi_min_u64(cmi_min_u64(best, most), TRIM_RUN));
+    uint64_t most = cmi_min_u64(pool->reserved_pages - w->keep_pages, TRIM_RUN);
+    uint32_t gone = segment ? release_segment(pool, segment) : release_run(pool, offset, (uint32_t)cmi_min_u64(best, most));
     *released += gone;
     return gone > 0;
 }
 
-static cmpool_status trim(cmi_pool *pool, uint64_t keep_pages, bool wait, uint32_t freed_by, uint64_t *released)
+static void release_all(cmi_pool *pool, const wish *w, uint64_t *released)
 {
+    while (pool->reserved_pages > w->keep_pages && release_some(pool, w, released)) {}
+}
+
+uint64_t cmi_trim_done(cmi_pool *pool, uint64_t keep_pages)
+{
+    const wish w = {keep_pages, keep_pages, EVER};
+    uint64_t released = cmi_pool_release_left(pool);
+    release_all(pool, &w, &released);
+    return released;
+}
+
+static cmpool_status trim(cmi_pool *pool, const wish *w, bool wait, uint64_t *released)
+{
+    uint64_t keep_pages = w->keep_pages;
     cmi_device *device = pool->device;
     cmpool_status status = cmi_capture_is_live() ? CMPOOL_ERR_CAPTURE : CMPOOL_OK;
     uint64_t before = *released;
@@ -187,15 +247,16 @@ static cmpool_status trim(cmi_pool *pool, uint64_t keep_pages, bool wait, uint32
         if (status != CMPOOL_OK) {
             break;
         }
+        *released += cmi_pool_release_left(pool);
         cmi_source_unmap_all_stale(device); /* a released page with a mapping left gives nothing back */
         if (pool->dying) {
             cmi_source_unmap_stale(pool, UINT64_MAX); /* left out above */
         }
         cmi_owner_promote(pool);
-        while (pool->reserved_pages > keep_pages && release_some(pool, pool->reserved_pages - keep_pages, freed_by, released)) {}
+        release_all(pool, w, released);
         while (pass == 1 && pool->reserved_pages > keep_pages && device->unmapping) { /* another thread has old addresses of our pages */
             pthread_cond_wait(&device->landed, &device->lock.mutex);
-            while (pool->reserved_pages > keep_pages && release_some(pool, pool->reserved_pages - keep_pages, freed_by, released)) {}
+            release_all(pool, w, released);
         }
     }
     cmi_device_carry_end(device, false);
@@ -210,7 +271,8 @@ static cmpool_status trim(cmi_pool *pool, uint64_t keep_pages, bool wait, uint32
 
 cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint64_t *released)
 {
-    return trim(pool, keep_pages, wait, EVER, released);
+    const wish w = {keep_pages, 0, EVER};
+    return trim(pool, &w, wait, released);
 }
 
 static uint64_t floor_pages(const cmi_pool *pool) { return cmi_div_up(pool->options.floor, pool->heap.source.page_bytes); }
@@ -232,7 +294,7 @@ static bool has_idle_since(cmi_pool *pool, uint32_t freed_by)
     for (uint32_t i = 0; list && i < runs && !found; i++) {
         const cmi_slot *slot = cmi_arena_slot(&pool->arena, list[i].offset); /* no run lies in two ranges */
         for (uint32_t k = 0; k < list[i].pages && !found; k++) {
-            found = slot[k].freed_at <= freed_by && !slot[k].fixed;
+            found = slot[k].freed_at <= freed_by && (!slot[k].fixed || pool->segmented);
         }
     }
     cmi_meta_free(list, runs * sizeof *list);
@@ -249,8 +311,9 @@ uint64_t cmi_trim_idle(cmi_pool *pool, uint32_t now, bool *more)
     uint32_t freed_by = now - (uint32_t)pool->options.idle_release;
     if (has_idle_since(pool, freed_by)) {
         uint64_t batch = cmi_min_u64(pool->reserved_pages - floor, IDLE_BATCH);
-        (void)trim(pool, pool->reserved_pages - batch, false, freed_by, &released);
-        *more = released == IDLE_BATCH;
+        const wish w = {pool->reserved_pages - batch, floor, freed_by};
+        (void)trim(pool, &w, false, &released);
+        *more = released >= IDLE_BATCH;
     }
     return released;
 }
@@ -262,7 +325,11 @@ void cmi_trim_abandon(cmi_pool *pool)
     cmi_device_call_begin_anyway(device, &call);
     /* Other threads read the slots meanwhile, to see which pages have an old address here: so they change only under the lock. */
     for (uint32_t r = 0; r < pool->arena.range_count; r++) {
-        const cmi_range *range = pool->arena.ranges[r];
+        cmi_range *range = pool->arena.ranges[r];
+        if (range->kind != CMI_RANGE_SLOTS) {
+            cmi_segment_abandon(device->store, range);
+            continue;
+        }
         cmi_arena_abandon(&pool->arena, range->base, range->slot_count);
         for (uint32_t i = 0; i < range->slot_count; i++) {
             if (range->slots[i].state == CMI_SLOT_MAPPED) {
@@ -279,6 +346,7 @@ void cmi_trim_abandon(cmi_pool *pool)
         }
     }
     pool->reserved_pages = 0;
+    pool->shared = pool->leaving = 0;
 }
 
 cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, bool wait, uint64_t *released)
@@ -292,7 +360,8 @@ cmpool_status cmi_trim_device(cmi_device *device, uint64_t pages, bool wait, uin
             uint64_t missing = pages - *released;
             uint64_t keep = cmi_max_u64(floor_pages(pool), pool->reserved_pages > missing ? pool->reserved_pages - missing : 0);
             cmi_pool_pin(pool);
-            cmpool_status status = cmi_trim_pool(pool, keep, pass == 1, released);
+            const wish w = {keep, floor_pages(pool), EVER};
+            cmpool_status status = trim(pool, &w, pass == 1, released);
             cmi_pool_unpin(pool);
             worst = worst == CMPOOL_OK ? status : worst;
         }

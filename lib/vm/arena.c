@@ -10,29 +10,33 @@
 
 /* ---- ranges and the driver ---------------------------------------------------------------------- */
 
-static cmi_range *new_record(uint32_t slot_count)
+cmi_range *cmi_range_new_record(const cmi_store *store, cmi_range_kind kind, uint64_t bytes)
 {
     cmi_range *range = cmi_meta_alloc(sizeof(*range));
     if (range == NULL)
         return NULL;
+    uint32_t slot_count = (uint32_t)(bytes >> store->page_shift);
+    range->kind = (uint8_t)kind;
+    range->bytes = bytes;
     range->slot_count = slot_count;
+    range->entry_count = kind == CMI_RANGE_SLOTS ? slot_count : 1;
     range->slots = cmi_meta_alloc(slot_count * sizeof(range->slots[0]));
-    range->mappings = cmi_meta_alloc(slot_count * sizeof(range->mappings[0]));
+    range->mappings = cmi_meta_alloc(range->entry_count * sizeof(range->mappings[0]));
     if (range->slots == NULL || range->mappings == NULL) {
         cmi_range_free_record(range);
         return NULL;
     }
-    for (uint32_t i = 0; i < slot_count; i++) {
+    for (uint32_t i = 0; i < slot_count; i++)
         range->slots[i] = (cmi_slot){.page = CMI_NO_PAGE, .stamp = CMI_NO_STAMP, .state = CMI_SLOT_EMPTY};
+    for (uint32_t i = 0; i < range->entry_count; i++)
         range->mappings[i] = CMI_NO_PAGE;
-    }
     return range;
 }
 
 void cmi_range_free_record(cmi_range *range)
 {
     cmi_meta_free(range->slots, range->slot_count * sizeof(range->slots[0]));
-    cmi_meta_free(range->mappings, range->slot_count * sizeof(range->mappings[0]));
+    cmi_meta_free(range->mappings, range->entry_count * sizeof(range->mappings[0]));
     cmi_meta_free(range, sizeof(*range));
 }
 
@@ -77,8 +81,8 @@ static void forget_lost_within(cmi_store *store, uint64_t base, uint64_t bytes)
     }
 }
 
-/* Under the lock. On failure nothing is reserved. */
-static cmpool_status reserve(cmi_store *store, cmi_range *range)
+/* On failure nothing is reserved. */
+cmpool_status cmi_range_reserve(cmi_store *store, cmi_range *range)
 {
     cmi_range **ranges = cmi_vm_grow(store->ranges, &store->range_room, store->range_count);
     if (ranges == NULL)
@@ -105,13 +109,12 @@ cmpool_status cmi_range_prepare(cmi_store *store, uint64_t bytes, cmi_range **ou
     uint64_t slot_count = cmi_div_up(bytes, store->page_bytes);
     if (slot_count == 0 || slot_count >= UINT32_MAX)
         return CMPOOL_ERR_INVALID_ARGUMENT;
-    cmi_range *range = new_record((uint32_t)slot_count);
+    cmi_range *range = cmi_range_new_record(store, CMI_RANGE_SLOTS, slot_count << store->page_shift);
     if (range == NULL)
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
-    range->bytes = slot_count << store->page_shift;
 
     cmi_store_lock(store);
-    cmpool_status status = reserve(store, range);
+    cmpool_status status = cmi_range_reserve(store, range);
     cmi_lock_release(&store->lock);
     if (status == CMPOOL_OK)
         *out = range;
@@ -124,7 +127,7 @@ cmpool_status cmi_range_prepare(cmi_store *store, uint64_t bytes, cmi_range **ou
 static bool free_addresses(cmi_store *store, cmi_range *range)
 {
     cmi_vm_unstick(store, range, CMI_NO_PAGE);
-    for (uint32_t i = 0; i < range->slot_count; i++) {
+    for (uint32_t i = 0; i < range->entry_count; i++) {
         if (range->mappings[i] == CMI_NO_PAGE)
             continue;
         if (!(range->mappings[i] & SLOT_STUCK))
@@ -143,7 +146,10 @@ static bool free_addresses(cmi_store *store, cmi_range *range)
 void cmi_range_drop(cmi_store *store, cmi_range *range)
 {
     cmi_store_lock(store);
-    if (free_addresses(store, range)) {
+    if (range->kind == CMI_RANGE_MALLOC) { /* its addresses went with its memory */
+        if (!range->lost)
+            cmi_range_free_record(range);
+    } else if (free_addresses(store, range)) {
         forget_range(store, range);
         cmi_range_free_record(range);
     } else {
@@ -263,6 +269,22 @@ static const char *check_slot(cmi_store *store, const cmi_slot *slot, uint32_t m
     return NULL;
 }
 
+static const char *check_segment(cmi_store *store, const cmi_range *range)
+{
+    uint8_t state = range->slots[0].state;
+    for (uint32_t i = 0; i < range->slot_count; i++) {
+        const cmi_slot *slot = &range->slots[i];
+        if (slot->page != CMI_NO_PAGE || slot->fixed == 0 || slot->state != state)
+            return "a segment's slots differ, or may be taken one by one";
+    }
+    if (state == CMI_SLOT_MOVING)
+        return NULL;
+    if (state != CMI_SLOT_MAPPED && (state != CMI_SLOT_STALE || range->kind != CMI_RANGE_SHARED))
+        return "a segment is neither there nor about to go";
+    bool there = range->kind == CMI_RANGE_MALLOC ? !range->lost : cmi_store_has_page(store, range->mappings[0]);
+    return there ? NULL : "a segment without memory";
+}
+
 const char *cmi_arena_validate(const cmi_arena *arena)
 {
     cmi_store *store = arena->store;
@@ -274,7 +296,9 @@ const char *cmi_arena_validate(const cmi_arena *arena)
         const cmi_range *range = arena->ranges[r];
         if (range->base < end)
             finding = "two ranges overlap, or are out of order";
-        for (uint32_t i = 0; finding == NULL && i < range->slot_count; i++)
+        if (finding == NULL && range->kind != CMI_RANGE_SLOTS)
+            finding = check_segment(store, range);
+        for (uint32_t i = 0; finding == NULL && i < range->slot_count && range->kind == CMI_RANGE_SLOTS; i++)
             finding = check_slot(store, &range->slots[i], range->mappings[i]);
         end = range->base + range->bytes;
         bytes += range->bytes;

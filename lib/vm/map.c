@@ -10,7 +10,7 @@
 
 static uint64_t slot_address(const cmi_store *store, const cmi_range *range, uint32_t slot)
 {
-    return range->base + ((uint64_t)slot << store->page_shift);
+    return range->base + slot * cmi_range_entry_bytes(store, range);
 }
 
 /* ---- the record --------------------------------------------------------------------------------- */
@@ -71,7 +71,7 @@ static answer ask(const cmi_store *store, uint64_t address, CUmemGenericAllocati
 static cmpool_status unmap_slot(cmi_store *store, cmi_range *range, uint32_t slot)
 {
     uint64_t address = slot_address(store, range, slot);
-    CUresult code = store->driver->MemUnmap(address, store->page_bytes);
+    CUresult code = store->driver->MemUnmap(address, cmi_range_entry_bytes(store, range));
     if (code != CUDA_SUCCESS) {
         CUmemGenericAllocationHandle handle;
         bool refused = code != CUDA_ERROR_INVALID_VALUE && code != CUDA_ERROR_NOT_MAPPED;
@@ -86,7 +86,7 @@ static cmpool_status unmap_slot(cmi_store *store, cmi_range *range, uint32_t slo
 static cmpool_status unmap_run(cmi_store *store, cmi_range *range, uint32_t first, uint32_t count)
 {
     cmpool_status status = CMPOOL_OK;
-    if (store->driver->MemUnmap(slot_address(store, range, first), (uint64_t)count << store->page_shift) == CUDA_SUCCESS) {
+    if (store->driver->MemUnmap(slot_address(store, range, first), count * cmi_range_entry_bytes(store, range)) == CUDA_SUCCESS) {
         for (uint32_t i = first; i < first + count; i++)
             note_unmapped(store, range, i);
         return CMPOOL_OK;
@@ -100,7 +100,7 @@ static cmpool_status unmap_run(cmi_store *store, cmi_range *range, uint32_t firs
 }
 
 /* All mapped slots among [first, first + count). OK when none has a page afterwards, else what the last refusal means. */
-static cmpool_status unmap_mapped(cmi_store *store, cmi_range *range, uint32_t first, uint32_t count)
+cmpool_status cmi_vm_unmap(cmi_store *store, cmi_range *range, uint32_t first, uint32_t count)
 {
     cmpool_status status = CMPOOL_OK;
     uint32_t end = first + count;
@@ -131,7 +131,7 @@ uint32_t cmi_arena_unmap(cmi_arena *arena, uint64_t address, uint32_t count, boo
         cmi_vm_fault("unmap outside of any range:", address);
         *status = CMPOOL_ERR_INVALID_ARGUMENT;
     } else {
-        *status = unmap_mapped(store, range, first, count);
+        *status = cmi_vm_unmap(store, range, first, count);
     }
     for (uint32_t i = 0; i < count; i++) {
         done[i] = range != NULL && range->mappings[first + i] == CMI_NO_PAGE;
@@ -143,7 +143,7 @@ uint32_t cmi_arena_unmap(cmi_arena *arena, uint64_t address, uint32_t count, boo
 
 static void unstick_range(cmi_store *store, cmi_range *range, uint32_t number)
 {
-    for (uint32_t i = 0; i < range->slot_count; i++) {
+    for (uint32_t i = 0; i < range->entry_count; i++) {
         uint32_t mapping = range->mappings[i];
         if (mapping != CMI_NO_PAGE && (mapping & SLOT_STUCK) && (number == CMI_NO_PAGE || number == (mapping & ~SLOT_STUCK)))
             unmap_slot(store, range, i);
@@ -197,8 +197,8 @@ static cmpool_status map_slot(cmi_store *store, cmi_range *range, uint32_t slot,
     if (p->mappings == PAGE_MAPPINGS_MAX)
         return CMPOOL_ERR_MAPPING_CEILING;
 
-    uint64_t address = slot_address(store, range, slot);
-    CUresult code = store->driver->MemMap(address, store->page_bytes, 0, p->handle, 0);
+    uint64_t address = slot_address(store, range, slot), bytes = cmi_range_entry_bytes(store, range);
+    CUresult code = store->driver->MemMap(address, bytes, 0, p->handle, 0);
     if (code == CUDA_SUCCESS) {
         note_mapped(store, range, slot, number);
         return CMPOOL_OK;
@@ -206,9 +206,9 @@ static cmpool_status map_slot(cmi_store *store, cmi_range *range, uint32_t slot,
     CUmemGenericAllocationHandle handle;
     answer there = ask(store, address, &handle);
     if (there == MAPPED && handle != p->handle) { /* by a call whose outcome was told wrongly: the range is ours alone */
-        code = store->driver->MemUnmap(address, store->page_bytes);
+        code = store->driver->MemUnmap(address, bytes);
         if (code == CUDA_SUCCESS)
-            code = store->driver->MemMap(address, store->page_bytes, 0, p->handle, 0);
+            code = store->driver->MemMap(address, bytes, 0, p->handle, 0);
         if (code == CUDA_SUCCESS) {
             note_mapped(store, range, slot, number);
             return CMPOOL_OK;
@@ -218,7 +218,7 @@ static cmpool_status map_slot(cmi_store *store, cmi_range *range, uint32_t slot,
     if (there == MAPPED && handle == p->handle)
         note_mapped(store, range, slot, number); /* for the caller to undo */
     else if (there == UNKNOWN)
-        store->driver->MemUnmap(address, store->page_bytes); /* in case it is */
+        store->driver->MemUnmap(address, bytes); /* in case it is */
     return mapping_status("cuMemMap", code);
 }
 
@@ -226,18 +226,18 @@ static cmpool_status map_slot(cmi_store *store, cmi_range *range, uint32_t slot,
 static cmpool_status grant(cmi_store *store, const cmi_range *range, uint32_t first, uint32_t count)
 {
     const cmi_driver *driver = store->driver;
-    CUresult code =
-        driver->MemSetAccess(slot_address(store, range, first), (uint64_t)count << store->page_shift, store->access, store->access_count);
+    uint64_t bytes = cmi_range_entry_bytes(store, range);
+    CUresult code = driver->MemSetAccess(slot_address(store, range, first), count * bytes, store->access, store->access_count);
     if (code != CUDA_SUCCESS && code != CUDA_ERROR_OUT_OF_MEMORY) {
         code = CUDA_SUCCESS;
         for (uint32_t i = first; code == CUDA_SUCCESS && i < first + count; i++)
-            code = driver->MemSetAccess(slot_address(store, range, i), store->page_bytes, store->access, store->access_count);
+            code = driver->MemSetAccess(slot_address(store, range, i), bytes, store->access, store->access_count);
     }
     return mapping_status("cuMemSetAccess", code);
 }
 
 /* The slots among [first, first + count) that still have a page are stuck from now on. Returns how many are. */
-static uint32_t mark_stuck(cmi_store *store, cmi_range *range, uint32_t first, uint32_t count)
+uint32_t cmi_vm_give_up(cmi_store *store, cmi_range *range, uint32_t first, uint32_t count)
 {
     uint32_t stuck = 0;
     for (uint32_t i = first; i < first + count; i++) {
@@ -256,13 +256,13 @@ static uint32_t undo(cmi_store *store, cmi_range *range, uint32_t first, uint32_
     cmpool_error *detail = cmi_error_detail();
     const char *failed_call = detail->driver_call;
     int failed_code = detail->driver_code;
-    unmap_mapped(store, range, first, count);
+    cmi_vm_unmap(store, range, first, count);
     detail->driver_call = failed_call;
     detail->driver_code = failed_code;
-    return mark_stuck(store, range, first, count);
+    return cmi_vm_give_up(store, range, first, count);
 }
 
-static void map_run(cmi_store *store, cmi_range *range, uint32_t first, const uint32_t *pages, uint32_t count, cmi_map_result *result)
+void cmi_vm_map(cmi_store *store, cmi_range *range, uint32_t first, const uint32_t *pages, uint32_t count, cmi_map_result *result)
 {
     uint32_t tried = 0;
     result->status = CMPOOL_OK;
@@ -288,7 +288,7 @@ cmi_map_result cmi_arena_map(cmi_arena *arena, uint64_t address, const uint32_t 
     if (range == NULL)
         cmi_vm_fault("map outside of any range:", address);
     else if (may_map(store, range, first, pages, count))
-        map_run(store, range, first, pages, count, &result);
+        cmi_vm_map(store, range, first, pages, count, &result);
     cmi_lock_release(&store->lock);
     return result;
 }
@@ -302,7 +302,7 @@ uint32_t cmi_arena_abandon(cmi_arena *arena, uint64_t address, uint32_t count)
     if (range == NULL)
         cmi_vm_fault("slots outside of any range are given up:", address);
     else
-        stuck = mark_stuck(store, range, first, count);
+        stuck = cmi_vm_give_up(store, range, first, count);
     cmi_lock_release(&store->lock);
     return stuck;
 }
@@ -317,7 +317,7 @@ cmpool_status cmi_arena_grant(cmi_arena *arena, uint64_t address, uint32_t count
     if (range == NULL)
         cmi_vm_fault("grant outside of any range:", address);
     else
-        status = grant(store, range, first, count);
+        status = range->kind == CMI_RANGE_SLOTS ? grant(store, range, first, count) : grant(store, range, 0, 1);
     cmi_lock_release(&store->lock);
     return status;
 }

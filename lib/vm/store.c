@@ -47,14 +47,32 @@ static cmpool_status read_attribute(const cmi_store *store, CUdevice_attribute a
     return cmi_driver_status("cuDeviceGetAttribute", store->driver->DeviceGetAttribute(value, attribute, store->device));
 }
 
+static cmpool_status set_page(cmi_store *store, uint64_t asked, uint64_t least)
+{
+    uint64_t page_bytes = asked != 0 ? asked : least;
+    if (!cmi_is_power2(page_bytes) || page_bytes < least)
+        return CMPOOL_ERR_INVALID_ARGUMENT;
+    store->page_bytes = page_bytes;
+    store->page_shift = cmi_log2_floor(page_bytes);
+    return CMPOOL_OK;
+}
+
 static cmpool_status choose_page(cmi_store *store, const cmi_store_config *config)
 {
     int vmm = 0, rdma = 0;
     cmpool_status status = read_attribute(store, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, &vmm);
     if (status != CMPOOL_OK)
         return status;
-    if (!vmm || !cmi_driver_has_vmm(store->driver))
-        return CMPOOL_ERR_UNSUPPORTED;
+    store->has_slots = vmm && cmi_driver_has_vmm(store->driver);
+    if (!store->has_slots)
+        return set_page(store, config->page_bytes, CMI_PAGE_LEAST);
+    if (store->driver->MemExportToShareableHandle != NULL) {
+        int fds = 0;
+        status = read_attribute(store, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &fds);
+        if (status != CMPOOL_OK)
+            return status;
+        store->has_shared = fds != 0;
+    }
     if (config->rdma) {
         status = read_attribute(store, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, &rdma);
         if (status != CMPOOL_OK)
@@ -71,13 +89,7 @@ static cmpool_status choose_page(cmi_store *store, const cmi_store_config *confi
         return cmi_driver_status("cuMemGetAllocationGranularity", code);
     if (!cmi_is_power2(granularity))
         return CMPOOL_ERR_UNSUPPORTED;
-    uint64_t least = cmi_max_u64(granularity, CMI_PAGE_LEAST);
-    uint64_t page_bytes = config->page_bytes != 0 ? config->page_bytes : least;
-    if (!cmi_is_power2(page_bytes) || page_bytes < least)
-        return CMPOOL_ERR_INVALID_ARGUMENT;
-    store->page_bytes = page_bytes;
-    store->page_shift = cmi_log2_floor(page_bytes);
-    return CMPOOL_OK;
+    return set_page(store, config->page_bytes, cmi_max_u64(granularity, CMI_PAGE_LEAST));
 }
 
 /* Under the lock, or before anybody else knows the store. */
@@ -137,6 +149,7 @@ unsigned cmi_store_close(cmi_store *store)
     cmi_store_lock(store);
     cmi_range_retry_lost(store);
     retry_stranded(store);
+    cmi_segment_retry_stranded(store, false);
     cmi_lock_release(&store->lock);
 
     if (cmi_counted(&store->pages) != 0)
@@ -144,6 +157,7 @@ unsigned cmi_store_close(cmi_store *store)
     if (store->range_count != cmi_counted(&store->lost_ranges))
         cmi_vm_fault("a store is closed with ranges still reserved:", store->range_count);
     unsigned stranded = (unsigned)(cmi_counted(&store->stranded) + cmi_counted(&store->lost_ranges));
+    cmi_segment_retry_stranded(store, true);
     for (uint32_t i = 0; i < store->range_count; i++)
         cmi_range_free_record(store->ranges[i]);
     cmi_meta_free(store->ranges, store->range_room * sizeof(store->ranges[0]));
@@ -270,6 +284,12 @@ static void forget_refused(cmi_store *store, CUmemGenericAllocationHandle handle
     }
 }
 
+void cmi_store_release_page(cmi_store *store, uint32_t number)
+{
+    retry_stranded(store);
+    release_handle(store, number);
+}
+
 void cmi_store_release(cmi_store *store, const uint32_t *pages, uint32_t count)
 {
     cmi_store_lock(store);
@@ -293,14 +313,14 @@ void cmi_store_release(cmi_store *store, const uint32_t *pages, uint32_t count)
 
 /* ---- getting pages ------------------------------------------------------------------------------ */
 
-static cmpool_status create_page(cmi_store *store, uint32_t *number)
+static cmpool_status create_page(cmi_store *store, uint64_t bytes, const CUmemAllocationProp *prop, uint32_t *number)
 {
     *number = take_number(store);
     if (*number == CMI_NO_PAGE)
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
 
     CUmemGenericAllocationHandle handle = 0;
-    CUresult code = store->driver->MemCreate(&handle, store->page_bytes, &store->prop, 0);
+    CUresult code = store->driver->MemCreate(&handle, bytes, prop, 0);
     if (code == CUDA_SUCCESS) {
         forget_refused(store, handle);
         *cmi_store_page(store, *number) = (page){.handle = handle, .state = PAGE_HELD};
@@ -316,6 +336,18 @@ static cmpool_status create_page(cmi_store *store, uint32_t *number)
     return cmi_driver_status("cuMemCreate", code);
 }
 
+cmpool_status cmi_store_create_page(cmi_store *store, uint64_t bytes, CUmemAllocationHandleType handle_types, uint32_t *number)
+{
+    CUmemAllocationProp prop = store->prop;
+    prop.requestedHandleTypes = handle_types;
+    cmpool_status status = create_page(store, bytes, &prop, number);
+    if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY && store->stranded_pages != CMI_NO_PAGE) {
+        retry_stranded(store);
+        status = create_page(store, bytes, &prop, number);
+    }
+    return status;
+}
+
 cmpool_status cmi_store_create(cmi_store *store, uint32_t *pages, uint32_t count, uint32_t *created)
 {
     cmpool_status status = CMPOOL_OK;
@@ -323,7 +355,7 @@ cmpool_status cmi_store_create(cmi_store *store, uint32_t *pages, uint32_t count
     uint32_t made = 0;
     cmi_store_lock(store);
     while (made < count) {
-        status = create_page(store, &pages[made]);
+        status = create_page(store, store->page_bytes, &store->prop, &pages[made]);
         if (status == CMPOOL_OK) {
             made++;
             continue;
@@ -343,6 +375,8 @@ cmpool_status cmi_store_create(cmi_store *store, uint32_t *pages, uint32_t count
 /* ---- figures ------------------------------------------------------------------------------------ */
 
 uint64_t cmi_store_page_bytes(const cmi_store *store) { return store->page_bytes; }
+bool cmi_store_has_slots(const cmi_store *store) { return store->has_slots; }
+bool cmi_store_has_shared(const cmi_store *store) { return store->has_shared; }
 uint64_t cmi_store_pages(const cmi_store *store) { return cmi_counted(&store->pages); }
 uint64_t cmi_store_stranded(const cmi_store *store) { return cmi_counted(&store->stranded); }
 uint64_t cmi_store_mappings(const cmi_store *store) { return cmi_counted(&store->mappings); }

@@ -39,6 +39,7 @@ struct cmi_store {
     uint64_t page_bytes;
     unsigned page_shift;
     CUmemAllocationProp prop;
+    bool has_slots, has_shared;
 
     CUmemAccessDesc access[1 + CMI_VM_PEERS_MAX]; /* the device, then its peers */
     unsigned access_count;
@@ -52,6 +53,8 @@ struct cmi_store {
     uint32_t range_count, range_room;
 
     uint32_t validation; /* number of the last validation */
+    cmi_range *stranded_segments;
+    _Atomic uint64_t margin; /* pages that a MALLOC segment takes beyond its range */
 
     _Atomic uint64_t pages, stranded, mappings, stuck_slots, lost_ranges;
     _Atomic uint64_t created, released, mapped, unmapped;
@@ -78,6 +81,23 @@ void cmi_vm_fault(const char *what, uint64_t value);
 /* A table of *room pointers, count of them in use, with room for one more: the same, or a larger copy, or NULL (no host memory). */
 void *cmi_vm_grow(void *table, uint32_t *room, uint32_t count);
 
+/* How much of a range one entry of its mappings stands for. */
+static inline uint64_t cmi_range_entry_bytes(const cmi_store *store, const cmi_range *range)
+{
+    return range->kind == CMI_RANGE_SLOTS ? store->page_bytes : range->bytes;
+}
+
+/* store.c, under the lock: a page number with a handle of so many bytes; and its end (what the driver refuses is stranded). */
+cmpool_status cmi_store_create_page(cmi_store *store, uint64_t bytes, CUmemAllocationHandleType handle_types, uint32_t *number);
+void cmi_store_release_page(cmi_store *store, uint32_t number);
+/* map.c, under the lock: map and grant `count` entries from first on, or nothing; unmap them; give up those that still have a page. */
+void cmi_vm_map(cmi_store *store, cmi_range *range, uint32_t first, const uint32_t *pages, uint32_t count, cmi_map_result *result);
+cmpool_status cmi_vm_unmap(cmi_store *store, cmi_range *range, uint32_t first, uint32_t count);
+uint32_t cmi_vm_give_up(cmi_store *store, cmi_range *range, uint32_t first, uint32_t count);
+
+/* segment.c, under the lock: try the segments once more that the driver would not take back; `last`: and forget them all. */
+void cmi_segment_retry_stranded(cmi_store *store, bool last);
+
 /* map.c, under the lock: unmap the stuck slots of one page (range NULL), or of one range (page CMI_NO_PAGE). */
 void cmi_vm_unstick(cmi_store *store, cmi_range *range, uint32_t page_number);
 
@@ -85,7 +105,10 @@ void cmi_vm_unstick(cmi_store *store, cmi_range *range, uint32_t page_number);
 cmi_range *cmi_range_find(const cmi_store *store, uint64_t address, uint32_t count, uint32_t *slot);
 /* arena.c, under the lock: try the lost ranges once more. */
 void cmi_range_retry_lost(cmi_store *store);
-/* arena.c: host memory of a range. */
+/* arena.c, under the lock: addresses for a range from new_record, which is on the store's list from then on. */
+cmpool_status cmi_range_reserve(cmi_store *store, cmi_range *range);
+/* arena.c: host memory of a range, all slots EMPTY. NULL: there is none, or no such length. */
+cmi_range *cmi_range_new_record(const cmi_store *store, cmi_range_kind kind, uint64_t bytes);
 void cmi_range_free_record(cmi_range *range);
 
 #endif

@@ -39,7 +39,8 @@ typedef struct cmi_store_config {
 } cmi_store_config;
 
 /*
- * Opens the store: reads granularity and attributes. UNSUPPORTED without VMM or for a peer that cannot reach the device;
+ * Opens the store: reads granularity and attributes. A device without virtual memory has segments of kind MALLOC alone
+ * (cmi_store_has_slots). UNSUPPORTED for a peer that cannot reach the device;
  * INVALID_ARGUMENT for a page size that is no power of two or below the granularity, or too many peers; DRIVER_MISSING for a device
  * that is not there; OUT_OF_HOST_MEMORY; as cmi_driver_status. Calls the driver, takes no lock.
  */
@@ -48,6 +49,10 @@ cmpool_status cmi_store_open(cmi_store **store, const cmi_store_config *config);
  * ranges that are still left. */
 unsigned cmi_store_close(cmi_store *store);
 uint64_t cmi_store_page_bytes(const cmi_store *store);
+/* Can the device map pages at addresses of our choice? */
+bool cmi_store_has_slots(const cmi_store *store);
+/* Can it give handles to other processes as file descriptors? */
+bool cmi_store_has_shared(const cmi_store *store);
 /* Add a peer: later mappings get access, and arenas re-grant what is mapped with cmi_arena_grant. OK also if it is one already;
  * UNSUPPORTED, INVALID_ARGUMENT as open. [vmm] */
 cmpool_status cmi_store_add_peer(cmi_store *store, int device);
@@ -97,12 +102,28 @@ typedef struct cmi_slot {
     uint8_t spare;
 } cmi_slot;
 
+/*
+ * A segment is a range with one driver allocation from end to end: its slots are mapped for as long as it is there, its pages never leave
+ * their place, and it goes back to the driver as a whole.
+ */
+typedef enum cmi_range_kind {
+    CMI_RANGE_SLOTS,  /* reserved addresses; pages come and go slot by slot */
+    CMI_RANGE_MALLOC, /* a segment from cuMemAlloc */
+    CMI_RANGE_SHARED  /* a segment with a handle of its own that can be given to other processes */
+} cmi_range_kind;
+
 typedef struct cmi_range {
-    uint64_t base, bytes; /* device address and length, multiples of the page */
+    struct cmi_range *next; /* vm's own: list of the segments that the driver would not take back */
+    uint64_t base, bytes;   /* device address and length, multiples of the page */
     uint32_t slot_count;
-    cmi_slot *slots;    /* the pool's record, guarded by the device lock */
-    uint32_t *mappings; /* vm's own record of the page at each slot, guarded by the store's lock */
-    bool lost;          /* vm's own: given back by the pool, but the driver would not take it */
+    uint8_t kind;         /* cmi_range_kind */
+    bool lost;            /* vm's own: given back by the pool, but the driver would not take it */
+    uint32_t entry_count; /* of mappings: slot_count, or 1 for a segment */
+    uint32_t held_pages;  /* of a segment: what it takes from the device, a margin included */
+    uint64_t allocation;  /* MALLOC: address that the driver gave, at or below base */
+    uint64_t buffer_id;   /* MALLOC: the driver's number of the allocation, unique for ever; 0: not known */
+    cmi_slot *slots;      /* the pool's record, guarded by the device lock */
+    uint32_t *mappings;   /* vm's own record of the page at each slot (SHARED: of the one handle), guarded by the store's lock */
 } cmi_range;
 
 typedef struct cmi_arena {
@@ -167,6 +188,28 @@ uint32_t cmi_arena_abandon(cmi_arena *arena, uint64_t address, uint32_t count);
 
 /* Grant all peers access again on `count` mapped slots from address on. [vmm] */
 cmpool_status cmi_arena_grant(cmi_arena *arena, uint64_t address, uint32_t count);
+
+/* ---- segments ----------------------------------------------------------------------------------- */
+
+/*
+ * A segment that takes so many pages from the device, all slots MAPPED and fixed, not yet part of an arena; publish and withdraw as for
+ * other ranges. Its range has the margin fewer: nobody promises that cuMemAlloc memory begins at a multiple of the page, and once it has
+ * not, each segment takes a page more (cmi_segment_margin, read without a lock). BUSY: the margin has just grown, ask again. Peers reach
+ * MALLOC segments as the program has arranged it for cuMemAlloc memory (cuCtxEnablePeerAccess), SHARED ones by the store's access. On
+ * failure nothing is left. OUT_OF_DEVICE_MEMORY, UNSUPPORTED, OUT_OF_HOST_MEMORY, OUT_OF_ADDRESSES, MAPPING_CEILING, as cmi_driver_status.
+ * [vmm]
+ */
+cmpool_status cmi_segment_create(cmi_store *store, cmi_range_kind kind, uint64_t pages, cmi_range **range);
+uint64_t cmi_segment_margin(const cmi_store *store, cmi_range_kind kind);
+/*
+ * Give the memory of a segment back; the record stays until cmi_range_drop. false: the driver refuses and the memory is as it was. True
+ * also where the driver cannot even say whether it took it: then it counts as stranded, and nobody uses it any more. [vmm]
+ */
+bool cmi_segment_release(cmi_store *store, cmi_range *range);
+/* For destroy: what could not be released is left to the driver, counted as stranded. [vmm, but frees a handle where it can] */
+void cmi_segment_abandon(cmi_store *store, cmi_range *range);
+/* A file descriptor of a SHARED segment, the caller's to close. [vmm] */
+cmpool_status cmi_segment_export(cmi_store *store, const cmi_range *range, int *fd);
 
 /* NULL, or what is wrong with the tables (static text): states against pages, slots against what the driver has there, every page
  * MAPPED at most once in this arena. MOVING slots are not looked at. Takes the store's lock. [device] */

@@ -4,6 +4,8 @@
  */
 #include "world.h"
 
+#include <unistd.h>
+
 static bool touch(world *w, const world_block *block, unsigned stream, bool write)
 {
     int code = w->device.touch(w->streams[stream].handle, block->address, block->bytes, write);
@@ -53,11 +55,20 @@ static bool check_new_block(world *w, world_block *block, const operation *step,
            world_fault(w, "block: lookup knows another block than was handed out");
 }
 
+static bool is_exportable(const world *w, const operation *step)
+{
+    return w->settings->fixed == 3 && step->kind == DO_alloc && step->flags % 8 == 0 && !w->capturing;
+}
+
 static cmpool_status request_block(const world *w, const operation *step, cmpool_t pool, unsigned stream, void **address)
 {
-    const cmpool_request request = {
-        .struct_size = sizeof request, .bytes = step->bytes, .alignment = step->align, .stream = w->streams[stream].handle};
-    return step->align ? cmpool_malloc_ex(pool, address, &request) : cmpool_malloc(pool, address, step->bytes, request.stream);
+    const cmpool_request request = {.struct_size = sizeof request,
+                                    .bytes = step->bytes,
+                                    .alignment = step->align,
+                                    .stream = w->streams[stream].handle,
+                                    .flags = is_exportable(w, step) ? CMPOOL_EXPORTABLE : 0};
+    return step->align || request.flags ? cmpool_malloc_ex(pool, address, &request)
+                                        : cmpool_malloc(pool, address, step->bytes, request.stream);
 }
 
 /* A request has been answered, and not been refused. */
@@ -74,7 +85,8 @@ static bool take_in(world *w, const operation *step, unsigned number, unsigned s
         return !address || world_fault(w, "block: zero bytes gave a pointer");
     }
     w->result->served++;
-    *block = (world_block){.address = (uint64_t)(uintptr_t)address, .pool = number, .stream = stream, .writer = stream};
+    *block = (world_block){
+        .address = (uint64_t)(uintptr_t)address, .pool = number, .stream = stream, .writer = stream, .exportable = is_exportable(w, step)};
     block->touches[stream] = world_is_captured(w, block) ? NOT_TOUCHED : TOUCHED; /* a capture touches nothing, its graph does */
     return check_new_block(w, block, step, w->pools[number].handle) && touch(w, block, stream, true);
 }
@@ -95,9 +107,10 @@ bool do_alloc(world *w, const operation *step)
         status = request_block(w, step, pool->handle, stream, &address);
     }
     if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT) {
+        uint64_t page = program_page_bytes(w->settings), whole = (step->bytes + page - 1) / page * page;
         w->result->refusals++;
         return (!address || world_fault(w, "block: refused, but a pointer was given")) &&
-               judge_refusal(w, number, step->bytes, step->align);
+               judge_refusal(w, number, is_exportable(w, step) ? whole : step->bytes, step->align);
     }
     return take_in(w, step, number, stream, status, address);
 }
@@ -131,6 +144,23 @@ bool do_free(world *w, const operation *step)
     world_block *block = &w->blocks[step->block];
     unsigned stream = step->flags % 4 ? world_own_stream(w, block) : (unsigned)step->stream;
     return !block->bytes || !world_has_stream(w, stream) || world_free_block(w, block, stream);
+}
+
+bool do_export(world *w, const operation *step)
+{
+    const world_block *block = &w->blocks[step->block];
+    int fd = 0;
+    if (!block->bytes) {
+        return true;
+    }
+    cmpool_status status = cmpool_export_fd(w->pools[block->pool].handle, (void *)(uintptr_t)block->address, &fd);
+    if (world_take_failure(w) && status != CMPOOL_OK) {
+        status = cmpool_export_fd(w->pools[block->pool].handle, (void *)(uintptr_t)block->address, &fd);
+    }
+    if (!block->exportable) {
+        return world_expect(w, "cmpool_export_fd of another block", status, CMPOOL_ERR_UNSUPPORTED);
+    }
+    return world_expect(w, "cmpool_export_fd", status, CMPOOL_OK) && (close(fd) == 0 || world_fault(w, "export: no descriptor"));
 }
 
 bool do_free_some(world *w, const operation *step)

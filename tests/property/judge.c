@@ -9,19 +9,21 @@
 #include <string.h>
 
 enum { MAPPINGS_MOST = 8192, PARTS_MOST = 8192 };
+#define OF_SEGMENTS (UINT64_C(1) << 63) /* no handle has this bit */
 
 /* A piece of a live block on one page. */
 typedef struct part {
     uint64_t handle, from, to; /* bytes within the page */
     unsigned root;             /* slot of the pool that holds it */
     unsigned set;              /* slot of the capture set whose block it is, or POOL_SLOTS */
+    uint64_t pages;            /* of the handle: more than one of an exportable block */
 } part;
 
 typedef struct view {
     uint64_t page;
     size_t part_count;
     part parts[PARTS_MOST];
-    uint64_t reserved_pages[POOL_SLOTS], live_pages[POOL_SLOTS]; /* by slot of the root pool */
+    uint64_t reserved_pages[POOL_SLOTS], live_pages[POOL_SLOTS], fixed[POOL_SLOTS]; /* by slot of the root pool */
     simcuda_census census;
 } view;
 
@@ -77,13 +79,19 @@ static bool place_blocks(world *w, view *v)
     for (unsigned i = 0; i < BLOCK_SLOTS; i++) {
         const world_block *block = &w->blocks[i];
         uint64_t at = block->address, end = block->address + block->bytes;
+        unsigned root = w->pools[block->pool].parent, set = w->pools[block->pool].is_set ? block->pool : POOL_SLOTS;
+        for (; at < end && w->pools[root].segments && v->part_count < PARTS_MOST; at = least(end, (at / v->page + 1) * v->page)) {
+            /* Nothing of it has two addresses, so these stand for the bytes. */
+            uint64_t stop = least(end, (at / v->page + 1) * v->page), from = at % v->page;
+            v->parts[v->part_count++] = (part){OF_SEGMENTS | at / v->page, from, from + (stop - at), root, set, 1};
+        }
         for (size_t m = first_behind(count, at); at < end; m++) {
             if (m == count || mappings[m].address > at || v->part_count == PARTS_MOST) {
                 return world_fault(w, "block: slot %u has live bytes at 0x%" PRIx64 " without memory", i, at);
             }
             uint64_t stop = least(end, mappings[m].address + mappings[m].bytes);
-            v->parts[v->part_count++] = (part){mappings[m].handle, at - mappings[m].address, stop - mappings[m].address,
-                                               w->pools[block->pool].parent, w->pools[block->pool].is_set ? block->pool : POOL_SLOTS};
+            v->parts[v->part_count++] =
+                (part){mappings[m].handle, at - mappings[m].address, stop - mappings[m].address, root, set, mappings[m].bytes / v->page};
             at = stop;
         }
     }
@@ -130,7 +138,7 @@ static bool look(world *w, view *v)
     for (size_t i = 0; i < v->part_count; i++) {
         const part *one = &v->parts[i], *before = i ? one - 1 : NULL;
         if (!before || before->handle != one->handle) {
-            v->live_pages[one->root]++;
+            v->live_pages[one->root] += one->pages;
         } else if (before->to > one->from || before->root != one->root) {
             return world_fault(w, "block: two live blocks lie on the same physical bytes, or two pools share a page");
         }
@@ -148,6 +156,7 @@ static bool look(world *w, view *v)
                 return false;
             }
             v->reserved_pages[i] = stats.reserved_bytes / v->page;
+            v->fixed[i] = stats.fixed_bytes;
             sum += stats.reserved_bytes;
             if (v->live_pages[i] > v->reserved_pages[i]) {
                 return world_fault(w, "figures: pool %u has live bytes on %" PRIu64 " pages, and says it holds %" PRIu64, i,
@@ -155,8 +164,8 @@ static bool look(world *w, view *v)
             }
         }
     }
-    return sum == v->census.handle_bytes ||
-           world_fault(w, "figures: pools say they hold %" PRIu64 " bytes, the device has given %" PRIu64, sum, v->census.handle_bytes);
+    uint64_t given = v->census.handle_bytes + v->census.malloc_bytes;
+    return sum == given || world_fault(w, "figures: pools say they hold %" PRIu64 " bytes, the device has given %" PRIu64, sum, given);
 }
 
 static view *looked(world *w)
@@ -206,13 +215,16 @@ static bool judge_figures(world *w, unsigned pool)
                        stats.live_bytes, stats.live_blocks, bytes, blocks);
 }
 
-/* A pool never grows while it holds as much as its limit allows, and others never take it below its floor. */
+/* A pool never grows while it holds as much as its limit allows, and others never take it below its floor. Memory of exportable blocks is
+ * its own matter: it goes when they do. */
 static bool judge_levels(world *w, const view *v, unsigned pool)
 {
     world_pool *p = &w->pools[pool];
     uint64_t now = v->reserved_pages[pool] * v->page, before = p->reserved;
+    bool may_shrink = p->segments || v->fixed[pool] < p->fixed || pool == w->shrinking;
     p->reserved = now;
-    if (now < before && now < p->floor && pool != w->shrinking) {
+    p->fixed = v->fixed[pool];
+    if (now < before && now < p->floor && !may_shrink) {
         return world_fault(w, "floor: pool %u holds %" PRIu64 " bytes, before %" PRIu64 "; its floor is %" PRIu64, pool, now, before,
                            p->floor);
     }
@@ -243,9 +255,12 @@ bool judge_state(world *w)
 
 static uint64_t own_idle(const view *v, unsigned pool) { return v->reserved_pages[pool] - v->live_pages[pool]; }
 
-/* Idle pages of a pool that others may have. */
+/* Idle pages of a pool that others may have. Of segments only whole ones, about which nothing is promised. */
 static uint64_t spared(const world *w, const view *v, unsigned pool)
 {
+    if (w->pools[pool].segments) {
+        return 0;
+    }
     uint64_t floor = (w->pools[pool].floor + v->page - 1) / v->page;
     return least(own_idle(v, pool), above(v->reserved_pages[pool], floor));
 }
@@ -284,7 +299,7 @@ bool judge_refusal(world *w, unsigned pool, uint64_t bytes, uint64_t align)
         return true;
     }
     const view *v = looked(w);
-    if (!v || w->capturing) { /* a capture bars most of what is promised */
+    if (!v || w->capturing || w->pools[root].segments) { /* a capture bars most of what is promised */
         return v != NULL;
     }
     uint64_t rounded = (bytes + 511) / 512 * 512, needed = (rounded + v->page - 1) / v->page, others = 0;
@@ -316,6 +331,7 @@ bool judge_reserve(world *w, unsigned pool, uint64_t bytes)
     }
     uint64_t missing = above((bytes + v->page - 1) / v->page, v->reserved_pages[root]);
     uint64_t room = least(limit_room(w, v, root), device_room(w, v, root));
+    missing += w->pools[root].segments; /* their margin */
     return room < missing || world_fault(w, "refusal: reserve needs %" PRIu64 " pages, %" PRIu64 " are to be had", missing, room);
 }
 
@@ -331,7 +347,7 @@ bool judge_trim(world *w, unsigned pool, uint64_t keep)
     if (!v) {
         return false;
     }
-    return v->reserved_pages[pool] * v->page <= keep || own_idle(v, pool) == 0 ||
+    return v->reserved_pages[pool] * v->page <= keep || own_idle(v, pool) == 0 || w->pools[pool].segments ||
            world_fault(w, "trim: pool %u holds %" PRIu64 " pages, %" PRIu64 " of them idle, and was to keep %" PRIu64 " bytes", pool,
                        v->reserved_pages[pool], own_idle(v, pool), keep);
 }

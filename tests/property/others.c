@@ -121,13 +121,16 @@ bool do_pool_make(world *w, const operation *step)
     }
     char options[200];
     uint64_t page = program_page_bytes(w->settings), flags = step->flags;
-    snprintf(options, sizeof options, "strict:true,page_size:%llu,stream_check:%s,pending:%s,cross_stream_wait:%s%s%s",
+    bool segments = w->settings->fixed == 5 || (w->settings->fixed == 4 && step->pool % 2);
+    snprintf(options, sizeof options, "strict:true,page_size:%llu,stream_check:%s,pending:%s,cross_stream_wait:%s%s%s%s",
              (unsigned long long)page, w->settings->stream_check ? "always" : "slow", flags & 1 ? "wait" : "grow",
-             (flags >> 1 & 3) == 3 ? "off" : "on", stale_budgets[flags >> 3 & 3], slacks[flags >> 5 & 3]);
+             (flags >> 1 & 3) == 3 ? "off" : "on", stale_budgets[flags >> 3 & 3], slacks[flags >> 5 & 3],
+             segments ? ",backend:malloc" : "");
     const cmpool_config config = {.struct_size = sizeof config, .options = options};
     *pool = (world_pool){.parent = (unsigned)step->pool,
                          .waits = (flags >> 1 & 3) != 3,
-                         .strict = strcmp(stale_budgets[flags >> 3 & 3], ",stale_budget:0") == 0};
+                         .segments = segments,
+                         .strict = w->settings->fixed >= 3 || strcmp(stale_budgets[flags >> 3 & 3], ",stale_budget:0") == 0};
     return world_expect(w, "cmpool_create", cmpool_create(&pool->handle, &config), CMPOOL_OK);
 }
 
@@ -293,10 +296,13 @@ bool do_launch(world *w, const operation *step)
 bool do_fail(world *w, const operation *step)
 {
     /* None that the program makes itself; a page that cannot be released is another story. */
-    static const char *const functions[] = {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuCtxRecordEvent", "cuEventQuery"};
+    static const char *const functions[] = {"cuMemCreate",   "cuMemMap",         "cuMemSetAccess",
+                                            "cuMemUnmap",    "cuCtxRecordEvent", "cuEventQuery",
+                                            "cuMemAlloc_v2", "cuMemFree_v2",     "cuMemExportToShareableHandle"};
+    const char *function = functions[step->flags % (sizeof functions / sizeof functions[0])];
     w->device.fail_clear();
     w->failures_before = w->device.failures_injected();
     w->failing = true;
-    int rule = w->device.fail(functions[step->flags % 6], 1 + step->bytes, 1, CUDA_ERROR_UNKNOWN, SIMCUDA_BEFORE);
-    return rule >= 0 || world_fault(w, "driver: no failure of %s can be planned", functions[step->flags % 6]);
+    int rule = w->device.fail(function, 1 + step->bytes, 1, CUDA_ERROR_UNKNOWN, SIMCUDA_BEFORE);
+    return rule >= 0 || world_fault(w, "driver: no failure of %s can be planned", function);
 }

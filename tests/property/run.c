@@ -38,7 +38,7 @@ static bool waits_for_capture(const operation *step)
 static bool is_done_again(const operation *step)
 {
     return step->kind == DO_alloc || step->kind == DO_limit || step->kind == DO_trim || step->kind == DO_device_trim ||
-           step->kind == DO_reserve;
+           step->kind == DO_reserve || step->kind == DO_export;
 }
 
 /* Operations that the request of another thread may meet: none whose outcome hangs on how far that request is. */

@@ -48,7 +48,8 @@ typedef struct world_block {
     uint64_t address, bytes; /* 0: none; usable bytes */
     unsigned pool, stream;   /* slots it was allocated in */
     unsigned writer;         /* slot of the stream of the last write */
-    bool sealed;             /* a stream that used it has ended, and nothing orders the program after that use: only to be freed */
+    bool exportable;
+    bool sealed; /* a stream that used it has ended, and nothing orders the program after that use: only to be freed */
     touched touches[STREAM_SLOTS];
 } world_block;
 
@@ -59,8 +60,10 @@ typedef struct world_pool {
     unsigned parent; /* its own slot, if it is no private pool */
     uint64_t limit, floor, headroom;
     uint64_t reserved;   /* as last seen */
+    uint64_t fixed;      /* as last seen: exportable blocks and segments */
     bool waits;          /* a stream may be made to wait on the device */
-    bool strict;         /* pages leave their old address first, which may take a wait on the host */
+    bool segments;       /* its memory stays where it is: no promise about room */
+    bool strict;         /* pages have to leave an address first, which may take a wait on the host */
     uint64_t host_waits; /* as last seen */
     bool is_set;         /* a capture set; then: */
     CUgraphExec graphs[GRAPHS_MOST];

@@ -51,8 +51,7 @@
     X(cuMemGetAccess, (unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address))            \
     X(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle * handle, void *address))                        \
     X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp * prop, CUmemGenericAllocationHandle handle))  \
-    X(cuMemExportToShareableHandle,                                                                               \
-      (void *shareable, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags))
+    X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle * handle, void *shareable, CUmemAllocationHandleType type))
 
 #define CMI_DRIVER_SYMBOL(field, exported, version, need, result, params) static result(CUDAAPI *exported) params;
 #include "driver/driver_syms.def"

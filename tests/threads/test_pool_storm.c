@@ -42,6 +42,7 @@ static pthread_mutex_t exchange_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_barrier_t gate;
 static double round_end;
 static atomic_bool last_round;
+static bool was_last; /* the round that has just ended; written by worker 0 between two barriers */
 
 #define NEED(call) STORM_EXPECT(CUDA_SUCCESS, call)
 
@@ -350,10 +351,10 @@ static void *work(void *argument)
             if (!atomic_load(&storm_stop))
                 ask_for_everything();
             round_end = storm_now() + 0.2;
+            was_last = atomic_load(&storm_stop) || atomic_load(&last_round); /* said by one, so that all go on or none does */
         }
         pthread_barrier_wait(&gate);
-        done = atomic_load(&storm_stop) || atomic_load(&last_round);
-        pthread_barrier_wait(&gate); /* all have read it before anybody goes on */
+        done = was_last; /* written again behind the next barrier only */
     }
     return NULL;
 }

@@ -54,14 +54,11 @@ static void bad_configs_are_refused(void **state)
     REFUSED_WITH(CMPOOL_ERR_INVALID_ARGUMENT, config.peers = far, config.peer_count = 1);
     REFUSED_WITH(CMPOOL_ERR_DRIVER_MISSING, config.peers = absent, config.peer_count = 1);
     REFUSED_WITH(CMPOOL_ERR_INVALID_ARGUMENT, config.options = "page_size:1MiB");
-    REFUSED_WITH(CMPOOL_ERR_UNSUPPORTED, config.options = "backend:malloc");
     GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_create(NULL, &fine));
     GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_create(NULL, NULL));
 
     panel.set_feature(SIMCUDA_FEATURE_PEER, 0);
     REFUSED_WITH(CMPOOL_ERR_UNSUPPORTED, config.peers = good, config.peer_count = 1);
-    panel.set_feature(SIMCUDA_FEATURE_VMM, 0);
-    REFUSED_WITH(CMPOOL_ERR_UNSUPPORTED, (void)config);
 #undef REFUSED_WITH
     device_end();
 }
@@ -179,6 +176,10 @@ static void bad_pointer(cmpool_status expected, void *ptr)
     size_t bytes = 5;
     GIVES(expected, cmpool_usable_size(pool, ptr, &bytes));
     assert_int_equal(bytes, 0);
+    int fd = 7;
+    GIVES(expected, cmpool_export_fd(pool, ptr, &fd));
+    assert_string_equal(cmpool_last_error()->call, "cmpool_export_fd");
+    assert_int_equal(fd, -1);
     must_be_unchanged(pool, &before);
 }
 
@@ -214,6 +215,7 @@ static void bad_pointers_change_nothing(void **state)
     DONE(cmpool_free(pool, NULL, NULL));
     GIVES(CMPOOL_ERR_NOT_OURS, cmpool_record_use(pool, NULL, NULL));
     GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_usable_size(pool, large, NULL));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_export_fd(pool, large, NULL));
     must_be_unchanged(pool, &before);
     end_everything();
 }
@@ -332,7 +334,8 @@ static void bad_requests(void **state)
     REFUSED_REQUEST(request.struct_size = 0);
     REFUSED_REQUEST(request.struct_size--);
     REFUSED_REQUEST(request.struct_size += 8);
-    REFUSED_REQUEST(request.flags = 1);
+    REFUSED_REQUEST(request.flags = CMPOOL_EXPORTABLE << 1);
+    REFUSED_REQUEST(request.flags = CMPOOL_EXPORTABLE | 0x80000000u);
     REFUSED_REQUEST(request.flags = 0x80000000u);
     REFUSED_REQUEST(request.alignment = 3);
     REFUSED_REQUEST(request.alignment = 1000);
@@ -387,6 +390,9 @@ static void every_call_with(cmpool_t handle)
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_free(handle, large, NULL));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_record_use(handle, large, NULL));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_usable_size(handle, large, &bytes));
+    int fd = 7;
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_export_fd(handle, large, &fd));
+    assert_int_equal(fd, -1);
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_trim(handle, 0, &bytes));
     assert_int_equal(bytes, 0);
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_reserve(handle, 4096));
@@ -650,6 +656,8 @@ static int calls_that_a_child_got_wrong(void)
     MUST_SAY_FORKED(cmpool_free(pool, large, NULL));
     MUST_SAY_FORKED(cmpool_record_use(pool, large, NULL));
     MUST_SAY_FORKED(cmpool_usable_size(pool, large, &bytes));
+    int fd;
+    MUST_SAY_FORKED(cmpool_export_fd(pool, large, &fd));
     MUST_SAY_FORKED(cmpool_trim(pool, 0, &bytes));
     MUST_SAY_FORKED(cmpool_device_trim(0, 1, &bytes));
     MUST_SAY_FORKED(cmpool_reserve(pool, MIB));

@@ -6,6 +6,8 @@
  */
 #include "pool_fixture.h"
 
+#include <unistd.h>
+
 #define BLOCKS 40
 #define BIT(status) (1u << (status))
 /* A driver that is gone answers in place of DRIVER wherever that is listed. */
@@ -224,6 +226,34 @@ static void give_back(void)
     documented(cmpool_stream_retire(0, stream_c), DRIVER_SAYS | BIT(CMPOOL_ERR_OUT_OF_HOST_MEMORY));
 }
 
+/* Another device allocation for one block, a descriptor of it, and its end behind two streams. */
+static void exportable_part(void)
+{
+    step = "exportable block";
+    const cmpool_request request = {.struct_size = sizeof request, .bytes = 5 * MIB, .stream = stream_a, .flags = CMPOOL_EXPORTABLE};
+    cmpool_stats before = now();
+    void *block = &before;
+    cmpool_status status = cmpool_malloc_ex(pool, &block, &request);
+    documented(status, OF_MALLOC | BIT(CMPOOL_ERR_UNSUPPORTED));
+    if (status != CMPOOL_OK) {
+        CHECK(!block, "a refusal left an address");
+        same_live(&before);
+        return;
+    }
+    blocks[33].address = block;
+    blocks[33].bytes = request.bytes;
+    blocks[33].pool = pool;
+    CHECK(panel.touch(stream_a, (uint64_t)(uintptr_t)block, request.bytes, 1) == 0, "the block cannot be used");
+    step = "descriptor";
+    int fd = 0;
+    status = cmpool_export_fd(pool, block, &fd);
+    documented(status, DRIVER_SAYS);
+    CHECK(status == CMPOOL_OK ? close(fd) == 0 : fd == -1, "no descriptor, or one that nobody was given");
+    step = "its end";
+    documented(cmpool_record_use(pool, block, stream_b), OF_FREE);
+    put(33, stream_a);
+}
+
 static void private_part(void)
 {
     step = "private pool";
@@ -297,6 +327,7 @@ static void body(const char *options)
     unordered_part();
     capture_part();
     others_part();
+    exportable_part();
     give_back();
 }
 
@@ -320,6 +351,9 @@ typedef struct plan {
 static void must_work(const char *options)
 {
     step = "after the failure";
+    if (options && strstr(options, "backend:malloc")) /* blocks that could not be freed may have left no segment long enough */
+        for (int i = 0; i < BLOCKS; i++)
+            put(i, stream_a);
     if (!pool)
         make_pool(options);
     CHECK(pool, "no pool: %s", cmpool_status_name(cmpool_last_error()->status));
@@ -466,6 +500,14 @@ static void other_options(void **state)
     all_ways(CUDA_ERROR_UNKNOWN, "cross_stream_wait:off", 11);
 }
 
+static void segments(void **state)
+{
+    (void)state;
+    all_ways(CUDA_ERROR_UNKNOWN, "backend:malloc", 5);
+    all_ways(CUDA_ERROR_OUT_OF_MEMORY, "backend:malloc", 11);
+    all_ways(CUDA_ERROR_INVALID_VALUE, "backend:malloc", 13);
+}
+
 /* ---- the end of a pool ------------------------------------------------------------------------------ */
 
 /* Memory that the device still works on is not unmapped because waiting for it failed once. */
@@ -584,10 +626,9 @@ static void no_host_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(out_of_memory),          cmocka_unit_test(unknown_error),
-        cmocka_unit_test(invalid_value),          cmocka_unit_test(a_driver_that_goes),
-        cmocka_unit_test(other_options),          cmocka_unit_test(no_host_memory),
-        cmocka_unit_test(a_wait_that_fails_once), cmocka_unit_test(what_cannot_be_given_back_is_told),
+        cmocka_unit_test(out_of_memory),      cmocka_unit_test(unknown_error),          cmocka_unit_test(invalid_value),
+        cmocka_unit_test(a_driver_that_goes), cmocka_unit_test(other_options),          cmocka_unit_test(segments),
+        cmocka_unit_test(no_host_memory),     cmocka_unit_test(a_wait_that_fails_once), cmocka_unit_test(what_cannot_be_given_back_is_told),
     };
     return cmocka_run_group_tests(tests, sim_test_open, NULL);
 }

@@ -186,8 +186,14 @@ static void bad_configurations_are_refused(void **state)
     assert_int_equal(try_open((cmi_store_config){.peers = neighbour, .peer_count = 1}), CMPOOL_OK);
     sim.set_feature(SIMCUDA_FEATURE_PEER, 0);
     assert_int_equal(try_open((cmi_store_config){.peers = neighbour, .peer_count = 1}), CMPOOL_ERR_UNSUPPORTED);
-    sim.set_feature(SIMCUDA_FEATURE_VMM, 0);
-    assert_int_equal(try_open((cmi_store_config){0}), CMPOOL_ERR_UNSUPPORTED);
+    sim.set_feature(SIMCUDA_FEATURE_VMM, 0); /* segments alone, of the least page or a longer one */
+    assert_int_equal(try_open((cmi_store_config){0}), CMPOOL_OK);
+    assert_int_equal(try_open((cmi_store_config){.page_bytes = PAGE / 2}), CMPOOL_ERR_INVALID_ARGUMENT);
+    open_store(false, NULL, 0);
+    assert_false(cmi_store_has_slots(store));
+    assert_false(cmi_store_has_shared(store));
+    assert_int_equal(cmi_store_page_bytes(store), PAGE);
+    assert_int_equal(cmi_store_close(store), 0);
 }
 
 static void every_failure_while_opening_is_told(void **state)

@@ -87,6 +87,30 @@ static void give_region(const sim_physical *physical)
     content.spare = region;
 }
 
+/* From here on the bytes are those of a file of its own, which is taken over. false: as before, and the file is closed. */
+bool sim_content_own(sim_physical *physical, int file)
+{
+    if (physical->view) {
+        void *view = mmap(NULL, rounded(physical->bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+        if (view == MAP_FAILED) {
+            close(file);
+            return false;
+        }
+        give_region(physical);
+        physical->content = 0;
+        physical->view = view;
+    }
+    physical->file = file;
+    return true;
+}
+
+static void give_own_file(const sim_physical *physical)
+{
+    if (physical->view)
+        munmap(physical->view, rounded(physical->bytes));
+    close(physical->file);
+}
+
 /* bytes of memory of which `charge` count against the device's capacity. */
 sim_physical *sim_physical_new(int device, uint64_t bytes, uint64_t charge, CUresult *code)
 {
@@ -132,7 +156,9 @@ void sim_physical_unref(sim_physical *physical)
         free(physical->pages);
     if (physical->device >= 0) {
         sim.devices[physical->device].used -= physical->charge;
-        if (physical->view)
+        if (physical->file)
+            give_own_file(physical);
+        else if (physical->view)
             give_region(physical);
     }
     if (physical->created) {
@@ -163,8 +189,8 @@ bool sim_content_map(uint64_t address, const sim_physical *physical, uint64_t by
 {
     if (!physical->view || physical->device < 0)
         return true;
-    return mmap((void *)(uintptr_t)address, rounded(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, content.file,
-                (off_t)physical->content) != MAP_FAILED;
+    return mmap((void *)(uintptr_t)address, rounded(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                physical->file ? physical->file : content.file, (off_t)physical->content) != MAP_FAILED;
 }
 
 void sim_content_unmap(uint64_t address, uint64_t bytes)

@@ -365,7 +365,8 @@ typedef struct sim_physical {
     uint32_t handles;       /* cuMemCreate and cuMemRetainAllocationHandle */
     uint32_t mappings;
     uint32_t page_count;
-    uint64_t content; /* offset in the memfd; content mode */
+    uint64_t content; /* offset in the file of its bytes; content mode */
+    int file;         /* its own, with a mark behind the bytes, where handles for other processes were asked for; else 0 */
     uint8_t *view;    /* host view of the bytes: content mode and pinned host memory, else NULL */
     CUmemAllocationProp prop;
     sim_page *pages; /* touch records per page of sim.page_bytes; &inner for one page */

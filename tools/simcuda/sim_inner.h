@@ -77,6 +77,12 @@ sim_physical *sim_physical_new(int device, uint64_t bytes, uint64_t charge, CUre
 void sim_physical_unref(sim_physical *physical); /* frees it when neither handle nor mapping is left */
 void sim_physical_reset(void);
 bool sim_content_map(uint64_t address, const sim_physical *physical, uint64_t bytes);
+bool sim_content_own(sim_physical *physical, int file);
+/* share.c */
+bool sim_share_prepare(sim_physical *physical);
+int sim_share_descriptor(const sim_physical *physical); /* a new one, or -1 */
+/* The memory that a descriptor stands for, with a handle or still without; NULL: *code. */
+sim_physical *sim_share_open(int descriptor, CUresult *code);
 void sim_content_unmap(uint64_t address, uint64_t bytes);
 /* Unused addresses, PROT_NONE; 0 when there are none. */
 uint64_t sim_address_take(uint64_t bytes, uint64_t alignment, uint64_t hint);

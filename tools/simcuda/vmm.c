@@ -85,6 +85,28 @@ SIM_EXPORT CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t bytes)
 
 /* ---- physical memory --------------------------------------------------------------------------------------------------------------- */
 
+/* One handle more; the first is the memory's beginning as far as the program is concerned. */
+static bool give_handle(sim_physical *physical)
+{
+    if (!physical->created) {
+        physical->handle = sim_handle_new(SIM_PHYSICAL, physical);
+        if (!physical->handle)
+            return false;
+        physical->created = true;
+        sim.handles++;
+        sim.handle_bytes += physical->bytes;
+    }
+    physical->handles++;
+    physical->dormant = false;
+    return true;
+}
+
+static CUresult no_host_memory(sim_physical *physical)
+{
+    sim_physical_unref(physical);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 SIM_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
                                         unsigned long long flags)
 {
@@ -96,18 +118,11 @@ SIM_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, si
     SIM_REFUSE_IF(code != CUDA_SUCCESS, code);
     sim_physical *physical = sim_physical_new(prop->location.id, bytes, bytes, &code);
     SIM_REFUSE_IF(!physical, code);
-    physical->handle = sim_handle_new(SIM_PHYSICAL, physical);
-    if (!physical->handle) {
-        sim_physical_unref(physical);
-        SIM_RETURN(CUDA_ERROR_OUT_OF_MEMORY);
-    }
-    physical->handles = 1;
-    physical->created = true;
     physical->prop = *prop;
     if (!sim.features[SIMCUDA_FEATURE_RDMA])
         physical->prop.allocFlags.gpuDirectRDMACapable = 0; /* a request: reading the properties back tells */
-    sim.handles++;
-    sim.handle_bytes += bytes;
+    bool shareable = prop->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+    SIM_REFUSE_IF((shareable && !sim_share_prepare(physical)) || !give_handle(physical), no_host_memory(physical));
     *handle = physical->handle;
     sim_here.pages = price_pages(bytes);
     SIM_RETURN(CUDA_SUCCESS);
@@ -138,8 +153,7 @@ SIM_EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHa
     SIM_NEED_FEATURE(SIMCUDA_FEATURE_VMM);
     sim_mapping *mapping = sim_mapping_find(SIM_NUMBER(address));
     SIM_REFUSE_IF(!handle || !mapping || mapping->kind != SIM_MEMORY_VMM, CUDA_ERROR_INVALID_VALUE);
-    mapping->physical->handles++;
-    mapping->physical->dormant = false;
+    (void)give_handle(mapping->physical); /* it was created */
     *handle = mapping->physical->handle;
     SIM_RETURN(CUDA_SUCCESS);
 }
@@ -297,26 +311,34 @@ SIM_EXPORT CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUme
     SIM_RETURN(CUDA_SUCCESS);
 }
 
-/* ---- sharing: refused as documented where it was not asked for at creation; sharing itself is not simulated ----------------------- */
+/* ---- sharing ------------------------------------------------------------------------------------------------------------------------ */
 
 SIM_EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                                          CUmemAllocationHandleType type, unsigned long long flags)
 {
     SIM_ENTER("cuMemExportToShareableHandle");
     SIM_NEED_FEATURE(SIMCUDA_FEATURE_VMM);
-    sim_physical *physical = sim_physical_of(handle);
-    SIM_REFUSE_IF(!shareable || flags || !physical || type == CU_MEM_HANDLE_TYPE_NONE || !(physical->prop.requestedHandleTypes & type),
-                  CUDA_ERROR_INVALID_VALUE);
-    sim_find(SIMCUDA_UNSUPPORTED_CALL, "exporting memory to another process is not simulated");
-    SIM_RETURN(CUDA_ERROR_NOT_SUPPORTED);
+    SIM_REFUSE_IF(!shareable || flags, CUDA_ERROR_INVALID_VALUE);
+    const sim_physical *physical = sim_physical_of(handle);
+    /* cuda.h: of the types that were asked for when it was created, and no other */
+    SIM_REFUSE_IF(!physical || type == CU_MEM_HANDLE_TYPE_NONE || !(physical->prop.requestedHandleTypes & type), CUDA_ERROR_INVALID_VALUE);
+    int descriptor = sim_share_descriptor(physical);
+    SIM_REFUSE_IF(descriptor < 0, CUDA_ERROR_OPERATING_SYSTEM);
+    memcpy(shareable, &descriptor, sizeof descriptor);
+    SIM_RETURN(CUDA_SUCCESS);
 }
 
+/* cuda.h: the descriptor stays the caller's. */
 SIM_EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
                                                            CUmemAllocationHandleType type)
 {
     SIM_ENTER("cuMemImportFromShareableHandle");
     SIM_NEED_FEATURE(SIMCUDA_FEATURE_VMM);
-    SIM_REFUSE_IF(!handle || !shareable || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_INVALID_VALUE);
-    sim_find(SIMCUDA_UNSUPPORTED_CALL, "importing memory of another process is not simulated");
-    SIM_RETURN(CUDA_ERROR_NOT_SUPPORTED);
+    SIM_REFUSE_IF(!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, CUDA_ERROR_INVALID_VALUE);
+    CUresult code;
+    sim_physical *physical = sim_share_open((int)(intptr_t)shareable, &code);
+    SIM_REFUSE_IF(!physical, code);
+    SIM_REFUSE_IF(!give_handle(physical), no_host_memory(physical));
+    *handle = physical->handle;
+    SIM_RETURN(CUDA_SUCCESS);
 }
