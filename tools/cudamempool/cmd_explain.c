@@ -35,6 +35,7 @@ static int read_all(const char *path, char **text, size_t *bytes)
     size_t room = 0, used = 0;
     char *all = NULL;
     *text = NULL;
+    *bytes = 0;
     if (file == NULL)
         return tool_say(EXIT_BAD_INPUT, "%s: %s", path, strerror(errno));
     int code = EXIT_FINE;
