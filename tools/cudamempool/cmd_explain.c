@@ -225,6 +225,7 @@ static int read_option(tool_words *words, const tool_option *option, explain_opt
 
 int cmd_explain(int argc, char **argv)
 {
+    static char standard_input[] = "-";
     tool_words words = {argv, argc, 1, false};
     tool_option option;
     explain_options options = {0};
@@ -240,7 +241,7 @@ int cmd_explain(int argc, char **argv)
     if (code < 0) {
         code = EXIT_FINE;
         if (count == 0)
-            files[count++] = (char[]){"-"};
+            files[count++] = standard_input;
         for (int i = 0; i < count; i++) {
             int of_file = explain_file(files[i], &options);
             code = of_file > code ? of_file : code;
