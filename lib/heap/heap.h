@@ -121,7 +121,7 @@ typedef struct cmi_slab {
 
 /*
  * From an offset to its slab in two loads, with or without the lock: slabs start at multiples of CMI_SLAB_UNIT, and a page that has had one
- * has an entry for each unit. Maps and slab records stay where they are as long as the heap; who holds no lock may
+ * has an entry for each unit. Slab records stay where they are as long as the heap, maps as long as their range; who holds no lock may
  * trust what it finds about a slot that it has (LIVE or CACHED), since that keeps the slab as it is.
  */
 typedef _Atomic(cmi_slab *) cmi_slab_entry;

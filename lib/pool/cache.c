@@ -257,6 +257,17 @@ void cmi_cache_drain(cmi_pool *pool)
     cmi_cache_open(pool->device);
 }
 
+void cmi_cache_forget_range(cmi_pool *pool, uint64_t base)
+{
+    cmi_cache_shut(pool);
+    for (cmi_cache *cache = pool->caches; cache; cache = cache->next) {
+        if (cache->slabs.base == base) {
+            cache->slabs = (cmi_slab_map){0};
+        }
+    }
+    cmi_cache_open(pool->device);
+}
+
 void cmi_cache_shut_all(cmi_device *device)
 {
     device->caches_shut++;

@@ -74,7 +74,9 @@ void cmi_cache_after_free(cmi_pool *pool, const cmi_ask *ask, const cmi_slab *sl
 
 /* Everything cached goes back to its slabs, and the figures say what is so. Empty slabs are kept until they are flushed. */
 void cmi_cache_drain(cmi_pool *pool);
-/* The same, of one pool or of all pools of the device, and nothing is cached until open, also while the lock is dropped. They nest. */
+/* A range goes, with the way from its addresses to slabs: no cache may look there again. Its memory is nobody's already. */
+void cmi_cache_forget_range(cmi_pool *pool, uint64_t base);
+/* As drain, of one pool or of all pools of the device, and nothing is cached until open, also while the lock is dropped. They nest. */
 void cmi_cache_shut(cmi_pool *pool);
 void cmi_cache_shut_all(cmi_device *device);
 void cmi_cache_open(cmi_device *device);

@@ -4,6 +4,7 @@
  * what becomes of them; guarded by the device lock, dropped around driver calls while the blocks concerned are BUSY; called by malloc,
  * free, plans and trim.
  */
+#include "pool/cache.h"
 #include "pool/climb.h"
 
 /* ---- a segment comes ---------------------------------------------------------------------------- */
@@ -91,6 +92,7 @@ bool cmi_pool_remove_segment(cmi_pool *pool, cmi_range *range)
     pool->reserved_pages -= range->held_pages;
     pool->counters.pages_released += range->held_pages;
     device->full = false;
+    cmi_cache_forget_range(pool, range->base);
     cmi_heap_make_hole(heap, cmi_heap_find(heap, range->base));
     cmi_heap_remove_space(heap, range->base);
     cmi_arena_withdraw(&pool->arena, range);

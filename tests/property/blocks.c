@@ -55,7 +55,7 @@ static bool check_new_block(world *w, world_block *block, const operation *step,
            world_fault(w, "block: lookup knows another block than was handed out");
 }
 
-static bool is_exportable(const world *w, const operation *step)
+bool world_is_exportable(const world *w, const operation *step)
 {
     return w->settings->fixed == 3 && step->kind == DO_alloc && step->flags % 8 == 0 && !w->capturing;
 }
@@ -66,7 +66,7 @@ static cmpool_status request_block(const world *w, const operation *step, cmpool
                                     .bytes = step->bytes,
                                     .alignment = step->align,
                                     .stream = w->streams[stream].handle,
-                                    .flags = is_exportable(w, step) ? CMPOOL_EXPORTABLE : 0};
+                                    .flags = world_is_exportable(w, step) ? CMPOOL_EXPORTABLE : 0};
     return step->align || request.flags ? cmpool_malloc_ex(pool, address, &request)
                                         : cmpool_malloc(pool, address, step->bytes, request.stream);
 }
@@ -85,8 +85,11 @@ static bool take_in(world *w, const operation *step, unsigned number, unsigned s
         return !address || world_fault(w, "block: zero bytes gave a pointer");
     }
     w->result->served++;
-    *block = (world_block){
-        .address = (uint64_t)(uintptr_t)address, .pool = number, .stream = stream, .writer = stream, .exportable = is_exportable(w, step)};
+    *block = (world_block){.address = (uint64_t)(uintptr_t)address,
+                           .pool = number,
+                           .stream = stream,
+                           .writer = stream,
+                           .exportable = world_is_exportable(w, step)};
     block->touches[stream] = world_is_captured(w, block) ? NOT_TOUCHED : TOUCHED; /* a capture touches nothing, its graph does */
     return check_new_block(w, block, step, w->pools[number].handle) && touch(w, block, stream, true);
 }
@@ -110,7 +113,7 @@ bool do_alloc(world *w, const operation *step)
         uint64_t page = program_page_bytes(w->settings), whole = (step->bytes + page - 1) / page * page;
         w->result->refusals++;
         return (!address || world_fault(w, "block: refused, but a pointer was given")) &&
-               judge_refusal(w, number, is_exportable(w, step) ? whole : step->bytes, step->align);
+               judge_refusal(w, number, world_is_exportable(w, step) ? whole : step->bytes, step->align);
     }
     return take_in(w, step, number, stream, status, address);
 }

@@ -12,6 +12,7 @@
 static unsigned shrinking(const world *w, const operation *step)
 {
     bool shrinks = step->kind == DO_limit || step->kind == DO_trim || step->kind == DO_pool_end;
+    shrinks = shrinks || world_is_exportable(w, step); /* its own idle pages go back first */
     return shrinks && w->pools[step->pool].handle ? w->pools[step->pool].parent : POOL_SLOTS;
 }
 

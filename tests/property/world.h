@@ -164,6 +164,8 @@ unsigned world_own_stream(const world *w, const world_block *block);
 bool world_is_captured(const world *w, const world_block *block);
 /* The second thread's request has ended, or ends now: what it got is in the world. */
 bool world_finish_aside(world *w);
+/* Does the operation ask for an exportable block? */
+bool world_is_exportable(const world *w, const operation *step);
 
 /* ---- aside.c ------------------------------------------------------------------------------------------------------------------ */
 

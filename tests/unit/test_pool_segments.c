@@ -312,6 +312,38 @@ static void a_free_that_fails(void **state)
     }
 }
 
+/* A segment that small blocks came from has gone, and the thread's cache must not look there any more. */
+static void caches_forget_a_segment_that_goes(void **state)
+{
+    (void)state;
+    EACH_SMALL_DEVICE(words)
+    {
+        device_start(words);
+        cmpool_t pool = pool_with(segments_only);
+        CUstream stream = sim_test_stream();
+        size_t released;
+        for (int turn = 0; turn < 3; turn++) {
+            void *small[20];
+            for (int i = 0; i < 20; i++)
+                small[i] = take_and_use(pool, 1000, stream);
+            for (int i = 0; i < 20; i++)
+                give(pool, small[i], stream);
+            DONE(cmpool_trim(pool, 0, &released));
+            assert_int_equal(released, 2 * MIB);
+            give(pool, take_and_use(pool, 12 * MIB, stream), stream); /* perhaps at the same addresses */
+            DONE(cmpool_trim(pool, 0, &released));
+            assert_int_equal(released, 12 * MIB);
+        }
+        void *at_last = take_and_use(pool, 12 * MIB, stream);
+        DONE(cmpool_trim(pool, 0, &released));
+        give(pool, at_last, stream);
+        GIVES(CMPOOL_ERR_ALREADY_FREED, cmpool_free(pool, at_last, stream));
+        only_segments(pool);
+        DONE(cmpool_destroy(pool));
+        device_end();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -325,6 +357,7 @@ int main(void)
         cmocka_unit_test(a_device_without_virtual_memory),
         cmocka_unit_test(addresses_that_are_no_multiple_of_a_page),
         cmocka_unit_test(a_free_that_fails),
+        cmocka_unit_test(caches_forget_a_segment_that_goes),
     };
     return cmocka_run_group_tests(tests, capture_open, NULL);
 }
