@@ -64,6 +64,11 @@ class Build:
         self.driver = folder / "simcuda/libcuda.so.1"
         self.flags = ["-std=gnu11", "-O1", "-w", "-D_GNU_SOURCE", "-I", ROOT / "include", "-I", ROOT / "lib", "-I", ROOT / "tools/simcuda",
                       f'-DSIMCUDA_DIR="{folder / "simcuda"}"', f'-DTEST_BUILD_DIR="{folder}"', f'-DTEST_SOURCE_DIR="{ROOT}"']
+        self.libraries = [folder / "lib/libcmi_internal.a"]
+        jemalloc = pathlib.Path(re.search(r"^CMPOOL_JEMALLOC_DIR:\w+=(.+)$", cache, re.M).group(1))
+        if (jemalloc / "lib/libjemalloc_pic.a").exists() and not re.search(r"^CMPOOL_JEMALLOC:\w+=OFF$", cache, re.M):
+            self.libraries.append(jemalloc / "lib/libjemalloc_pic.a")
+            self.flags += ["-DCMI_HAVE_JEMALLOC", "-I", jemalloc / "include"]
         self.work.mkdir(exist_ok=True)
 
     def build_library(self):
@@ -78,7 +83,7 @@ class Build:
     def link(self, program, objects, mutation, mutants):
         """A mutant comes before the library and so takes the place of its member."""
         out = self.work / mutation / program
-        must([self.compiler, *objects, *mutants, self.folder / "lib/libcmi_internal.a", "-lcmocka", "-lpthread", "-ldl", "-o", out])
+        must([self.compiler, *objects, *mutants, *self.libraries, "-lcmocka", "-lpthread", "-ldl", "-lm", "-o", out])
         return out
 
 

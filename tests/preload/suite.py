@@ -15,7 +15,15 @@ import sys
 COUNTS = "counts what the device has, some of which is the library's"
 # Tests of how the simulated device finds faults in plain driver memory, which is not what they get.
 PAGES = "memory of a pool is mapped page by page and stays mapped when it is freed"
+# Tests of pools whose segments the driver is asked for: it is the library that answers, so the device itself sees other calls.
+SEGMENTS = "counts the driver's allocations, and a segment is a block of the library's own pool"
 EXPECTED = {
+    "unit/test_pool_faults": {"segments": SEGMENTS},
+    "unit/test_pool_segments": {
+        "a_device_without_virtual_memory": SEGMENTS, "a_free_that_fails": SEGMENTS, "a_refusal_says_that_memory_does_not_move": SEGMENTS,
+        "addresses_that_are_no_multiple_of_a_page": SEGMENTS, "beside_a_pool_that_moves_pages": SEGMENTS, "captures_stay_valid": SEGMENTS,
+        "limit_headroom_and_reserve": SEGMENTS, "memory_waits_for_its_streams": SEGMENTS,
+        "segments_as_long_as_the_request_wants": SEGMENTS, "whole_segments_go_back": SEGMENTS},
     "unit/test_api_arguments": {"more_than_the_device": COUNTS, "figures_add_up": COUNTS},
     "unit/test_pool_capture": {"a_capture_without_a_set": COUNTS},
     "simcuda/test_core_memory": {"values_are_reused": COUNTS, "alloc_and_free": COUNTS},
