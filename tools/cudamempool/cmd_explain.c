@@ -59,94 +59,6 @@ static int read_all(const char *path, char **text, size_t *bytes)
     return code;
 }
 
-/* ---- output ------------------------------------------------------------------------------------------------------------------------- */
-
-static void put_figure(json *out, const char *key, uint64_t value)
-{
-    if (value == CMI_FIGURE_UNKNOWN)
-        json_null(out, key);
-    else
-        json_integer(out, key, value);
-}
-
-static void put_lines(json *out, const char *key, const explain_lines *lines)
-{
-    json_begin_array(out, key);
-    for (size_t i = 0; i < lines->count; i++)
-        json_string(out, NULL, lines->text[i]);
-    json_end_array(out);
-}
-
-static int print_json(const char *file, const cmi_oom_message *message, const explain_answer *answer)
-{
-    const cmi_shortage *figures = &message->figures;
-    json out = {0};
-    json_begin_object(&out, NULL);
-    json_string(&out, "file", file);
-    put_figure(&out, "line", message->line != 0 ? message->line : CMI_FIGURE_UNKNOWN);
-    json_string(&out, "format", message->from_snapshot ? "snapshot" : cmi_oom_format_name(message->format));
-    put_figure(&out, "device", message->device >= 0 ? (uint64_t)message->device : CMI_FIGURE_UNKNOWN);
-    json_string(&out, "verdict", cmi_verdict_key(answer->verdict));
-    json_string(&out, "sentence", cmi_verdict_sentence(answer->verdict));
-    put_figure(&out, "request_bytes", figures->request);
-    put_figure(&out, "live_bytes", figures->live);
-    put_figure(&out, "idle_bytes", figures->idle);
-    put_figure(&out, "driver_free_bytes", figures->driver_free);
-    put_figure(&out, "total_bytes", figures->total);
-    put_figure(&out, "outside_bytes", figures->outside);
-    put_figure(&out, "private_pool_bytes", figures->private_live);
-    put_figure(&out, "short_by_bytes", answer->short_by);
-    json_integer(&out, "doubt_bytes", figures->doubt);
-    put_lines(&out, "advice", &answer->helps);
-    put_lines(&out, "does_not_help", &answer->useless);
-    put_lines(&out, "missing", &answer->missing);
-    json_end_object(&out);
-    return json_print(&out, stdout);
-}
-
-static void print_figure(const char *what, uint64_t bytes)
-{
-    char text[32];
-    if (bytes != CMI_FIGURE_UNKNOWN)
-        printf("  %-22s %12s\n", what, explain_size(bytes, text));
-}
-
-static void print_lines(const char *title, const explain_lines *lines)
-{
-    if (lines->count > 0)
-        printf("  %s\n", title);
-    for (size_t i = 0; i < lines->count; i++)
-        printf("  - %s\n", lines->text[i]);
-}
-
-static void print_answer(const char *file, const cmi_oom_message *message, const explain_answer *answer)
-{
-    const cmi_shortage *figures = &message->figures;
-    char device[32] = "", text[32];
-    if (message->device >= 0)
-        snprintf(device, sizeof device, ", GPU %d", message->device);
-    if (message->from_snapshot)
-        printf("%s: snapshot%s: %s\n", file, device, cmi_verdict_key(answer->verdict));
-    else
-        printf("%s:%zu: %s%s: %s\n", file, message->line, cmi_oom_format_name(message->format), device, cmi_verdict_key(answer->verdict));
-    printf("  %s%s.\n", answer->verdict == CMI_VERDICT_UNCLEAR ? "cannot tell: " : "", cmi_verdict_sentence(answer->verdict));
-    print_figure("asked for", figures->request);
-    print_figure("live", figures->live);
-    print_figure("in private pools", figures->private_live);
-    print_figure("idle in the allocator", figures->idle);
-    print_figure("of that, pending", figures->pending);
-    print_figure("free on the device", figures->driver_free);
-    print_figure("held by others, about", figures->outside);
-    print_figure("the device", figures->total);
-    if (answer->short_by != CMI_FIGURE_UNKNOWN && answer->short_by > 0)
-        printf("  %-22s %12s%s\n", "short by", explain_size(answer->short_by, text),
-               figures->doubt > 0 ? ", as far as the message rounds" : "");
-    print_lines("missing:", &answer->missing);
-    print_lines("what helps:", &answer->helps);
-    print_lines("what does not:", &answer->useless);
-    printf("\n");
-}
-
 /* ---- command line ------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct explain_options {
@@ -155,6 +67,16 @@ typedef struct explain_options {
     cmi_picture picture; /* of the snapshot; empty without one */
 } explain_options;
 
+static int print_json(const char *file, const cmi_oom_message *message, const explain_answer *answer)
+{
+    json out = {0};
+    json_begin_object(&out, NULL);
+    json_string(&out, "file", file);
+    explain_put(&out, message, answer);
+    json_end_object(&out);
+    return json_print(&out, stdout);
+}
+
 static int answer_message(const char *file, cmi_oom_message *message, const explain_options *options)
 {
     explain_answer answer;
@@ -162,7 +84,7 @@ static int answer_message(const char *file, cmi_oom_message *message, const expl
         explain_with_picture(&options->picture, message);
     explain_refusal(message, &answer);
     if (!options->json)
-        print_answer(file, message, &answer);
+        explain_print(file, message, &answer);
     else if (print_json(file, message, &answer) != 0)
         return tool_say(EXIT_DEVICE, "%s: its result could not be written", file);
     return answer.verdict == CMI_VERDICT_UNCLEAR ? EXIT_ANSWER_NO : EXIT_FINE;

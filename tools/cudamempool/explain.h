@@ -2,6 +2,7 @@
 #ifndef TOOL_EXPLAIN_H
 #define TOOL_EXPLAIN_H
 
+#include "json.h"
 #include "trace/oom_message.h"
 #include "trace/picture.h"
 #include <stdbool.h>
@@ -29,6 +30,10 @@ void explain_refusal(const cmi_oom_message *message, explain_answer *answer);
 size_t explain_picture(const cmi_picture *picture, cmi_oom_message **messages);
 /* Figures that a message does not say, from a snapshot of the same refusal or of the same moment; else it stays as it is. */
 void explain_with_picture(const cmi_picture *picture, cmi_oom_message *message);
+
+/* An answer as text, and as members of a JSON object. */
+void explain_print(const char *file, const cmi_oom_message *message, const explain_answer *answer);
+void explain_put(json *out, const cmi_oom_message *message, const explain_answer *answer);
 
 /* "10.84 GiB", "20 MiB", "512 bytes"; unknown figures are "not said". text has 32 bytes. */
 const char *explain_size(uint64_t bytes, char text[32]);

@@ -144,11 +144,24 @@ void json_null(json *out, const char *key)
     put_text(out, "null");
 }
 
+void json_forget(json *out)
+{
+    free(out->text);
+    *out = (json){0};
+}
+
+void json_put(json *out, const char *key, json *value)
+{
+    begin_member(out, key);
+    put(out, value->text, value->used);
+    out->failed = out->failed || value->failed;
+    json_forget(value);
+}
+
 int json_print(json *out, FILE *file)
 {
     put(out, "\n", 1);
     int code = out->failed || fwrite(out->text, 1, out->used, file) != out->used || fflush(file) != 0 ? -1 : 0;
-    free(out->text);
-    *out = (json){0};
+    json_forget(out);
     return code;
 }

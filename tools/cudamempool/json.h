@@ -24,6 +24,9 @@ void json_integer(json *out, const char *key, uint64_t value);
 void json_real(json *out, const char *key, double value, int decimals); /* not a finite number: null */
 void json_bool(json *out, const char *key, bool value);
 void json_null(json *out, const char *key);
+/* A whole value that was built apart, and is forgotten there. */
+void json_put(json *out, const char *key, json *value);
+void json_forget(json *out);
 /* Print the line and forget it. Returns 0, or -1 when it could not be built or written. */
 int json_print(json *out, FILE *file);
 

@@ -11,6 +11,7 @@ static const struct {
 } commands[] = {
     {"convert", cmd_convert, "write a memory snapshot, log or trace in another format"},
     {"explain", cmd_explain, "say why a program ran out of memory, from its message"},
+    {"inspect", cmd_inspect, "show what device memory is used for, by a snapshot or a running process"},
     {"replay", cmd_replay, "run recorded allocation traces through the pool"},
     {"run", cmd_run, "start a program with its device memory served by the pool"},
     {"scenario", cmd_scenario, "run scripts that model reports of allocator trouble"},

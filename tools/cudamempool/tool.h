@@ -22,6 +22,7 @@ int tool_say_plain(int status, const char *line);
 /* Subcommands: argv[0] is the subcommand's name. */
 int cmd_convert(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
+int cmd_inspect(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_scenario(int argc, char **argv);
