@@ -76,7 +76,7 @@ void inspect_put(json *out, const inspect_report *report, const inspect_options 
 /* Several files: what they hold together. */
 void inspect_print_sum(size_t files, const cmi_picture_totals *sum);
 
-/* "0x7f..: function (file:line)" of a frame; text has 512 bytes. */
+/* "function (file:line)" of a frame; text has 512 bytes. */
 const char *inspect_frame(const cmi_picture *picture, uint32_t frame, char text[512]);
 /* How a stream and a pool are called; text has 64 bytes. */
 const char *inspect_stream_name(const cmi_picture *picture, uint16_t stream, char text[64]);

@@ -151,7 +151,6 @@ void inspect_put(json *out, const inspect_report *r, const inspect_options *opti
 {
     const cmi_picture_device *device = &r->picture->devices[r->device];
     const cmi_picture_run *run = &r->lives.run;
-    json_begin_object(out, NULL);
     json_integer(out, "device", device->ordinal);
     put_figure(out, "device_bytes", device->total_bytes);
     inspect_put_totals(out, &r->totals);
@@ -163,5 +162,4 @@ void inspect_put(json *out, const inspect_report *r, const inspect_options *opti
     put_holders(out, "tags", r, &r->tags, true, options->top);
     put_holders(out, "stacks", r, &r->stacks, false, options->top);
     put_stuck(out, r, options->top);
-    json_end_object(out);
 }

@@ -286,7 +286,9 @@ static bool put_devices(inspect_columns *columns, json *out, const cmi_picture *
         done = build_device(&d, &report);
         if (done) {
             put_device(columns, out, &d, &report, messages);
+            json_begin_object(&reports, NULL);
             inspect_put(&reports, &report, &options);
+            json_end_object(&reports);
         }
         free_device(&d);
         inspect_free(&report);

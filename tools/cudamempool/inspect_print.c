@@ -109,14 +109,39 @@ static void print_largest(const inspect_report *r)
     print_figure("  without moving pages", l->without_moving, "whole segments go back, pieces stay");
 }
 
+static bool is_python(const cmi_picture *p, uint32_t frame)
+{
+    const char *file = p->strings[p->frames[frame].file];
+    size_t length = strlen(file);
+    return length > 3 && strcmp(file + length - 3, ".py") == 0;
+}
+
+/* Frames of PyTorch's allocator, with which every stack begins that holds those of C++. */
+static bool is_of_allocator(const cmi_picture *p, uint32_t frame)
+{
+    static const char *const parts[] = {"::unwind", "CapturedTraceback", "gather_with_cpp", "CachingAllocator"};
+    bool is = false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        is = is || strstr(p->strings[p->frames[frame].function], parts[i]) != NULL;
+    return is;
+}
+
+/* The innermost frames that tell something: of a Python program those of its own language, else those outside the allocator. */
 static void print_stack(const cmi_picture *p, cmi_stack_id id, const char *indent)
 {
     const cmi_picture_stack *stack = &p->stacks[id];
+    const uint32_t *frames = p->stack_frames + stack->first;
+    uint32_t python = 0, first = 0, told = 0;
     char text[512];
-    for (uint32_t i = 0, shown = 0; i < stack->count && shown < SHOWN_FRAMES; i++, shown++)
-        printf("%s%s\n", indent, inspect_frame(p, p->stack_frames[stack->first + i], text));
-    if (stack->count > SHOWN_FRAMES)
-        printf("%s... %u more\n", indent, (unsigned)(stack->count - SHOWN_FRAMES));
+    for (uint32_t i = 0; i < stack->count; i++)
+        python += is_python(p, frames[i]);
+    while (python == 0 && first < stack->count && is_of_allocator(p, frames[first]))
+        first++;
+    for (uint32_t i = first; i < stack->count; i++)
+        if ((python == 0 || is_python(p, frames[i])) && told++ < SHOWN_FRAMES)
+            printf("%s%s\n", indent, inspect_frame(p, frames[i], text));
+    if (told > SHOWN_FRAMES)
+        printf("%s... %u more\n", indent, (unsigned)(told - SHOWN_FRAMES));
 }
 
 static void print_holders(const inspect_report *r, const char *title, const inspect_holders *list, bool by_tag, uint64_t top)

@@ -120,7 +120,7 @@ class Page {
     const shown = this.device.refusals.slice(-3).reverse();
     element("refusals").replaceChildren(...shown.map(refusal => {
       const first = make("p", null, make("strong", `Refused: ${size(refusal.request_bytes)}. `), `${refusal.verdict}: ${refusal.sentence}.`);
-      const figures = [["live", refusal.live_bytes], ["idle", refusal.idle_bytes], ["free on the device", refusal.driver_free_bytes], ["short by", refusal.short_by_bytes]];
+      const figures = [["live", refusal.live_bytes], ["idle", refusal.idle_bytes], ["free on the device", refusal.driver_free_bytes], ["short by", refusal.short_by_bytes || null]];
       const block = make("div", null, first, make("p", figures.filter(([, bytes]) => bytes !== null).map(([name, bytes]) => `${name} ${size(bytes)}`).join(" · ")));
       if (refusal.advice.length > 0)
         block.append(make("details", null, make("summary", "what helps, and what does not"), make("ul", null, ...refusal.advice.map(line => make("li", line))),
@@ -140,7 +140,7 @@ class Page {
       if (named.length === 0) return;
       parts.push(make("h3", title), this.list(named.map(holder => [size(holder.bytes), words(holder), () => { element("search").value = term(holder); this.search(term(holder)); }])));
     };
-    const told = holder => holder.frames.find(frame => /:\d+\)$/.test(frame)) ?? holder.frames[0];
+    const told = holder => telling(holder.frames);
     list("Live memory by tag", r.tags, holder => holder.tag, holder => holder.tag);
     list("Live memory by call stack", r.stacks, told, told);
     element("holders").replaceChildren(...parts);
@@ -167,8 +167,12 @@ class Page {
     const d = this.device;
     return event === NONE || event >= d.events ? null : `event ${event + 1}` + (d.clock ? `, ${duration(d.clock[event])} after the first` : "");
   }
+  framesOf(stack, most) {
+    const all = frames(this.about, stack);
+    return most < all.length ? tellingFrames(all) : all;
+  }
   wordsOfLife(i, most = Infinity) {
-    const c = this.device.column, all = frames(this.about, c.life_stack[i]);
+    const c = this.device.column, all = this.framesOf(c.life_stack[i], most);
     return {title: `${size(c.life_bytes[i])} at ${addressOfLife(this.device, i)}`, rows: [
       ["begins", this.when(c.life_begin[i]) ?? "before the history"], ["freed", this.when(c.life_free[i]) ?? "not in the history"],
       ...(c.life_done[i] !== NONE && c.life_done[i] !== c.life_free[i] ? [["done", this.when(c.life_done[i])]] : []),
@@ -176,7 +180,7 @@ class Page {
     ], stack: all.slice(0, most), more: Math.max(0, all.length - most)};
   }
   wordsOfBlock(b, most = Infinity) {
-    const d = this.device, c = d.column, s = d.blockSegment[b], all = frames(this.about, c.block_stack[b]), life = d.lifeOfBlock[b];
+    const d = this.device, c = d.column, s = d.blockSegment[b], all = this.framesOf(c.block_stack[b], most), life = d.lifeOfBlock[b];
     return {title: `${size(c.block_bytes[b])} ${["idle", "pending", "live"][c.block_state[b] & 3]} at ${addressOfBlock(d, b)}`, rows: [
       ...(c.block_requested[b] > 0 ? [["asked for", size(c.block_requested[b])]] : []), ...(c.block_state[b] & 4 ? [["fixed", "must not move"]] : []),
       ...(c.block_tag[b] ? [["tag", this.about.strings[c.block_tag[b]]]] : []), ["stream", this.about.streams[c.block_stream[b]]],
@@ -278,7 +282,7 @@ class Page {
     const numbers = found => found.reduce((list, yes, i) => { if (yes) list.push(i); return list; }, []);
     const blocks = numbers(this.foundBlocks).sort((a, b) => c.block_bytes[b] - c.block_bytes[a]);
     const lives = numbers(this.foundLives).sort((a, b) => c.life_bytes[b] - c.life_bytes[a]);
-    const words = stack => frames(this.about, stack).find(frame => /:\d+\)$/.test(frame)) ?? "";
+    const words = stack => telling(frames(this.about, stack));
     const sum = (list, bytes) => size(list.reduce((total, i) => total + bytes[i], 0));
     element("found").append(make("h3", `Found: ${blocks.length} blocks, ${sum(blocks, c.block_bytes)}; ${lives.length} allocations in the history`));
     if (blocks.length > 0)

@@ -75,10 +75,11 @@ class TimeView {
       from = to;
     }
     s.end();
-    for (const share of [0.25, 0.5, 0.75]) {
+    const step = 2 ** Math.ceil(Math.log2(most / 4)); // lines at round sizes
+    for (let bytes = step; y(bytes) > 16 * s.scale; bytes += step) {
       s.context.fillStyle = css("--line");
-      s.context.fillRect(0, y(most * share), s.width, 1);
-      s.text(size(most * share), 4 * s.scale, y(most * share) - 3 * s.scale);
+      s.context.fillRect(0, y(bytes), s.width, 1);
+      s.text(size(bytes), 4 * s.scale, y(bytes) - 3 * s.scale);
     }
     this.drawMarks(s, true);
   }

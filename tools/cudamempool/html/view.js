@@ -68,6 +68,10 @@ class Surface {
     const g = this.context;
     g.font = `${11 * this.scale}px system-ui, sans-serif`;
     g.textAlign = align;
+    g.lineWidth = 3 * this.scale;
+    g.lineJoin = "round";
+    g.strokeStyle = css("--panel");
+    g.strokeText(words, x, y);
     g.fillStyle = css("--soft");
     g.fillText(words, x, y);
   }
@@ -108,7 +112,9 @@ function listen(surface, {drag, wheel, hover, click, key}) {
   }, {passive: false});
   canvas.addEventListener("keydown", event => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (key(event.key)) event.preventDefault();
+    if (!key(event.key)) return;
+    event.preventDefault();
+    hover(null);
   });
 }
 
@@ -131,7 +137,7 @@ let hues = [];
 function hue(number) {
   if (hues.length === 0) {
     const dark = document.documentElement.dataset.theme === "dark";
-    for (let i = 0; i < 24; i++) hues.push(fromHsl((i * 137.5) % 360, 0.5 + (i % 3) * 0.1, (dark ? 0.56 : 0.5) + (i % 2) * 0.08));
+    for (let i = 0; i < 24; i++) hues.push(fromHsl((i * 137.5) % 360, 0.34 + (i % 3) * 0.08, (dark ? 0.5 : 0.54) + (i % 4) * 0.05));
   }
   return hues[(Math.imul(number + 1, 2654435761) >>> 8) % hues.length];
 }
