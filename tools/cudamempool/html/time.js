@@ -58,7 +58,7 @@ class TimeView {
     const s = this.curve, d = this.device;
     if (!s.begin(pixel("--panel"))) return;
     const most = Math.max(d.peakLive, d.peakReserved, 1) * 1.06, y = bytes => s.height - bytes / most * s.height;
-    const live = pixel("--live"), pending = pixel("--pending"), reserved = pixel("--reserved"), dim = pixel("--dim");
+    const live = pixel("--live"), pending = pixel("--pending"), reserved = pixel("--reserved"), room = pixel("--idle");
     let from = this.eventAt(this.timeAt(0, s));
     for (let px = 0; px < s.width; px++) {
       const to = this.eventAt(this.timeAt(px + 1, s));
@@ -68,8 +68,8 @@ class TimeView {
         if (d.live[e] + d.pending[e] > peak + waits) waits = d.live[e] + d.pending[e] - peak;
         if (d.reserved[e] > held) held = d.reserved[e];
       }
-      if (held > 0) s.fill(px, y(held), px + 1, s.height, dim);
-      s.fill(px, y(peak + waits), px + 1, y(peak), waits > 0 ? pending : dim);
+      if (held > 0) s.fill(px, y(held), px + 1, s.height, room);
+      s.fill(px, y(peak + waits), px + 1, y(peak), waits > 0 ? pending : room);
       s.fill(px, y(peak), px + 1, s.height, live);
       if (held > 0) s.fill(px, y(held), px + 1, y(held) + 2 * s.scale, reserved);
       from = to;
