@@ -44,6 +44,10 @@ int main(void) { return zlibVersion() == 0; }' -lz || missing="$missing zlib1g-d
 #include <stdint.h>
 #include <cmocka.h>
 int main(void) { return 0; }' -lcmocka || missing="$missing libcmocka-dev"
+    compiles cc '#include <curses.h>
+int main(void) { return endwin(); }' -lncursesw || missing="$missing libncurses-dev" # for top and serve-metrics, which go without
+    compiles cc '#include <microhttpd.h>
+int main(void) { return MHD_get_version() == NULL; }' -lmicrohttpd || missing="$missing libmicrohttpd-dev"
     have nm || missing="$missing binutils"
     have python3 || missing="$missing python3"
     have g++ || missing="$missing g++" # public headers are compiled as C++ too, and libFuzzer links its library

@@ -82,7 +82,7 @@ cmpool_status cmpool_malloc(cmpool_t pool, void **ptr, size_t bytes, cmpool_stre
     uint64_t cached = plain ? cmi_cache_malloc(pool, stream, here.context, here.device, bytes) : 0;
     if (cached) {
         *ptr = (void *)(uintptr_t)cached;
-        cmi_watch_signal();
+        cmi_watch_wishes();
         return CMPOOL_OK;
     }
     return malloc_under_lock(pool, ptr, bytes, stream, here);
@@ -116,7 +116,7 @@ cmpool_status cmpool_free(cmpool_t pool, void *ptr, cmpool_stream stream)
 {
     cmi_here here = cmi_registry_here(stream);
     if (cmi_cache_free(pool, stream, here.context, here.device, (uint64_t)(uintptr_t)ptr)) {
-        cmi_watch_signal();
+        cmi_watch_wishes();
         return CMPOOL_OK;
     }
     return free_under_lock(pool, ptr, stream, here);

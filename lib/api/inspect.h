@@ -3,6 +3,7 @@
 #define CMI_API_INSPECT_H
 
 #include "inspect/inspect.h"
+#include "inspect/page.h"
 
 #include <stdatomic.h>
 
@@ -14,12 +15,15 @@ void cmi_watch_refusal(cmpool_t pool);
 void cmi_watch_end(void);
 
 extern _Atomic bool cmi_snapshot_is_due __attribute__((visibility("hidden"))); /* set by the signal */
-void cmi_watch_serve_signal(void);
-/* At the end of every call. */
-static inline void cmi_watch_signal(void)
+void cmi_watch_serve_wish(void);
+/* At the end of every call: has a signal or a reader of the live page asked for something? */
+static inline void cmi_watch_wishes(void)
 {
-    if (__builtin_expect(atomic_load_explicit(&cmi_snapshot_is_due, memory_order_relaxed), false)) {
-        cmi_watch_serve_signal();
+    const _Atomic uint64_t *wanted = atomic_load_explicit(&cmi_page_wanted, memory_order_acquire);
+    if (__builtin_expect(atomic_load_explicit(&cmi_snapshot_is_due, memory_order_relaxed) |
+                             (atomic_load_explicit(wanted, memory_order_relaxed) != 0),
+                         false)) {
+        cmi_watch_serve_wish();
     }
 }
 

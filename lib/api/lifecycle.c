@@ -25,6 +25,7 @@ static void in_child(void)
 {
     atomic_store(&forked, 1);
     cmi_cache_forget();
+    cmi_page_forget();
     cmi_meta_after_fork();
 }
 
@@ -94,6 +95,7 @@ __attribute__((destructor)) static void unloaded(void)
     if (process == LIVES && cmi_registry_usable() == CMPOOL_OK) {
         shut_down();
     }
+    cmi_page_unload();
     cmi_cache_unload();
     cmi_error_unload();
     cmi_meta_unload();

@@ -103,6 +103,9 @@ void cmi_registry_leave(const cmi_entry *entry)
     if (cmi_returns_may_be_due(entry->device)) {
         cmi_returns_make(entry->device);
     }
+    if (entry->pool->shown) {
+        cmi_page_publish(entry->pool);
+    }
     note_leaving(entry);
     cmi_tracer *due = entry->device->tracer && cmi_tracer_is_due(entry->device->tracer) ? entry->device->tracer : NULL;
     cmi_lock_release(&entry->device->lock);
@@ -116,7 +119,7 @@ cmpool_status cmi_registry_finish(cmpool_status status, const char *call)
     if (cmi_registry_usable() != CMPOOL_OK) { /* whatever else is wrong; and nothing below may be touched in a child */
         return CMPOOL_ERR_FORKED;
     }
-    cmi_watch_signal();
+    cmi_watch_wishes();
     if (status == CMPOOL_OK) {
         return status;
     }
@@ -271,6 +274,9 @@ static cmpool_status create(cmpool_t *handle, int ordinal, const cmi_options *op
     if (status == CMPOOL_OK) {
         pool->traced = options->trace && tracer;
         *handle = publish(free, index, device, pool, 0);
+        if (options->live) {
+            cmi_page_show(pool, generations);
+        }
     }
     bool last = !device->pools;
     cmi_lock_release(&device->lock);
@@ -359,6 +365,7 @@ static cmpool_status destroy(record *found, const cmi_entry *entry)
     }
     atomic_store(&found->handle, 0);
     cmpool_status pinned = cmi_pinned_close(pool);
+    cmi_page_hide(pool);
     cmpool_status status = cmi_pool_destroy(pool);
     return status == CMPOOL_OK ? pinned : status;
 }

@@ -1,7 +1,7 @@
 /*
  * What the options ask to be told without a call for it: reports and snapshots at a refusal, a snapshot after a signal, one at the end of
- * the process. Owns the process' files and counts, all atomic, and the handler of the signal; no lock. Called by every public function on
- * its way out, and by lifecycle.c.
+ * the process, figures in the live page for readers that wish for them. Owns the process' files and counts, all atomic, and the handler of
+ * the signal; no lock. Called by every public function on its way out, and by lifecycle.c.
  */
 #include "api/inspect.h"
 
@@ -52,8 +52,28 @@ static void catch_signal(int number)
     }
 }
 
-void cmi_watch_serve_signal(void)
+/* All pools that are shown, for a reader that asked. */
+static void publish_all(void)
 {
+    for (int i = 0; i < CMI_MAX_DEVICES; i++) {
+        cmi_device *device = cmi_registry_device(i);
+        if (device) {
+            cmi_lock_acquire(&device->lock);
+            for (cmi_pool *pool = device->pools; pool; pool = pool->next) {
+                if (pool->shown) {
+                    cmi_page_publish(pool);
+                }
+            }
+            cmi_lock_release(&device->lock);
+        }
+    }
+}
+
+void cmi_watch_serve_wish(void)
+{
+    if (cmi_page_take_wish()) {
+        publish_all();
+    }
     if (atomic_exchange(&cmi_snapshot_is_due, false)) {
         const char *pattern = cmi_options_text(atomic_load(&signal_file));
         pattern = pattern[0] ? pattern : standard_file;
@@ -112,6 +132,7 @@ void cmi_watch_end(void)
     if (pattern[0]) {
         say_if_failed(cmi_inspect_snapshot_to(pattern, NULL, CMI_SNAPSHOT_EXIT), pattern);
     }
+    cmi_page_close();
     int number = atomic_exchange(&caught_signal, 0);
     struct sigaction old;
     if (number && sigaction(number, NULL, &old) == 0 && old.sa_handler == on_signal) {
@@ -146,8 +167,9 @@ void cmi_watch_refusal(cmpool_t pool)
     cmpool_refusal_fn refused = entry.pool->refused;
     void *user = entry.pool->refused_user;
     cmi_options options = entry.pool->options;
-    cmi_registry_leave(&entry);
     refusal.verdict = cmi_refusal_verdict(&refusal);
+    cmi_page_note_refusal(entry.pool, refusal.verdict);
+    cmi_registry_leave(&entry);
     cmpool_error kept = *cmi_error_detail();
     if (options.refusal_report) {
         print(&refusal);

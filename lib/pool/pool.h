@@ -185,6 +185,7 @@ struct cmi_pool {
     bool traced; /* its calls go into the device's trace */
     cmpool_low_memory_fn low_memory;
     void *low_memory_user;
+    struct cmi_shown *shown;   /* its place in the live page, lib/inspect's; NULL: none */
     struct cmi_pinned *pinned; /* lib/pinned's; NULL: it has no pinned host memory yet */
 };
 

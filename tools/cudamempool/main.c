@@ -15,13 +15,15 @@ static const struct {
     {"replay", cmd_replay, "run recorded allocation traces through the pool"},
     {"run", cmd_run, "start a program with its device memory served by the pool"},
     {"scenario", cmd_scenario, "run scripts that model reports of allocator trouble"},
+    {"serve-metrics", cmd_serve_metrics, "serve the figures of running processes to Prometheus"},
+    {"top", cmd_top, "watch the pools of running processes"},
 };
 
 static int print_help(FILE *file)
 {
     fputs("Usage: cudamempool COMMAND [OPTION]... [FILE]...\n\nCommands:\n", file);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        fprintf(file, "  %-10s %s\n", commands[i].name, commands[i].help);
+        fprintf(file, "  %-13s %s\n", commands[i].name, commands[i].help);
     fputs("\n'cudamempool COMMAND --help' says more. 'cudamempool --version' names the version of the library.\n", file);
     return EXIT_FINE;
 }

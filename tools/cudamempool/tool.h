@@ -26,6 +26,8 @@ int cmd_inspect(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
 int cmd_run(int argc, char **argv);
 int cmd_scenario(int argc, char **argv);
+int cmd_serve_metrics(int argc, char **argv);
+int cmd_top(int argc, char **argv);
 
 /* ---- command line (words.c) --------------------------------------------------------------------------------------------------- */
 
