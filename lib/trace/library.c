@@ -333,6 +333,18 @@ static int read_history(reader *r, const cmi_object *pool, const uint32_t *pool_
     return 0;
 }
 
+/* What could have served it, as the library counts: whole pages, pending ones apart, those of other pools with them. */
+static void refusal_in_pages(cmi_picture_refusal *refusal, uint64_t siblings, uint64_t headroom)
+{
+    if (refusal->idle_bytes != CMI_UNKNOWN && refusal->pending_bytes != CMI_UNKNOWN) {
+        uint64_t pages = refusal->idle_bytes + siblings;
+        refusal->pending_bytes = refusal->pending_bytes < pages ? refusal->pending_bytes : pages;
+        refusal->idle_bytes = pages - refusal->pending_bytes;
+    }
+    if (refusal->device_free_bytes != CMI_UNKNOWN)
+        refusal->device_free_bytes -= refusal->device_free_bytes < headroom ? refusal->device_free_bytes : headroom;
+}
+
 /* In the file's own words and figures; the same refusal, worked out from the history, gives way to it when the picture is finished. */
 static int read_refusal(reader *r, const cmi_object *pool)
 {
@@ -342,20 +354,23 @@ static int read_refusal(reader *r, const cmi_object *pool)
     if (said == NULL)
         return 0;
 #define FIGURE(key) number_of(member(r, said, key), CMI_UNKNOWN)
+    const uint64_t headroom = number_of(member(r, said, "headroom_bytes"), 0);
+    const bool by_limit = strcmp(text_of(r, member(r, said, "status")), "LIMIT") == 0 && FIGURE("limit_bytes") != 0;
     cmi_picture_refusal refusal = {.event = CMI_NONE,
                                    .device = r->ordinal,
                                    .request_bytes = number_of(member(r, said, "request_bytes"), 0),
                                    .live_bytes = FIGURE("live_bytes"),
                                    .pending_bytes = FIGURE("pending_bytes"),
                                    .reserved_bytes = FIGURE("reserved_bytes"),
-                                   .idle_bytes = FIGURE("free_bytes"),
+                                   .idle_bytes = FIGURE("idle_bytes"),
                                    .largest_idle_bytes = FIGURE("largest_free_bytes"),
                                    .private_idle_bytes = FIGURE("graph_bytes"),
                                    .device_free_bytes = FIGURE("driver_free_bytes"),
-                                   .limit_bytes = FIGURE("limit_bytes"),
+                                   .limit_bytes = by_limit ? FIGURE("limit_bytes") : CMI_UNKNOWN,
                                    .stack = stack_of(r, number_of(member(r, said, "stack"), 0)),
                                    .first_rung = (uint32_t)p->rung_count};
 #undef FIGURE
+    refusal_in_pages(&refusal, number_of(member(r, said, "sibling_idle_bytes"), 0), headroom);
     const char *verdict = text_of(r, member(r, said, "verdict"));
     if (string_id(r, verdict, strlen(verdict), &refusal.reason) != 0)
         return -1;

@@ -166,6 +166,19 @@ class Inspect(unittest.TestCase):
         self.assertEqual((explained["verdict"], explained["request_bytes"]), ("true_demand", 500 * MIB))
         self.assertIn("true_demand", tool(path).stdout.decode())
 
+    def test_own_snapshot(self):
+        """The sample that goes with the schema: what the library said of its refusal is what is said of it here."""
+        path = os.path.join(SOURCE, "include/cudamempool/snapshot.sample.json")
+        with open(path) as file:
+            said = json.load(file)["devices"][0]["pools"][0]["last_refusal"]
+        (device,) = self.json(path)[0]["devices"]
+        (refusal,) = device["refusals"]
+        self.assertEqual((refusal["verdict"], refusal["request_bytes"], refusal["live_bytes"]), (said["verdict"], said["request_bytes"], said["live_bytes"]))
+        self.assertEqual(refusal["idle_bytes"], said["idle_bytes"] + said["sibling_idle_bytes"])
+        self.assertEqual([holder["tag"] for holder in device["tags"]][:2], ["", "forward"])
+        about = decode(self.page(path))
+        self.assertEqual([each["event"] is not None for each in about["devices"][0]["refusals"]], [True])
+
     # ---- words ----
 
     def test_text(self):

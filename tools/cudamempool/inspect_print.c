@@ -82,9 +82,11 @@ static void print_shares(const inspect_report *r)
 
 static void print_runs(const inspect_report *r)
 {
-    uint64_t most = 1;
+    uint64_t most = 0;
     for (int i = 0; i < INSPECT_RUN_CLASSES; i++)
         most = r->runs.bytes[i] > most ? r->runs.bytes[i] : most;
+    if (most == 0)
+        return;
     printf("\n  idle runs\n");
     for (int i = 0; i < INSPECT_RUN_CLASSES; i++) {
         char from[SIZE_TEXT], bytes[SIZE_TEXT];
@@ -116,13 +118,14 @@ static bool is_python(const cmi_picture *p, uint32_t frame)
     return length > 3 && strcmp(file + length - 3, ".py") == 0;
 }
 
-/* Frames of PyTorch's allocator, with which every stack begins that holds those of C++. */
+/* Frames of the allocator itself, PyTorch's or this library, with which stacks of C and C++ begin. */
 static bool is_of_allocator(const cmi_picture *p, uint32_t frame)
 {
-    static const char *const parts[] = {"::unwind", "CapturedTraceback", "gather_with_cpp", "CachingAllocator"};
+    static const char *const parts[] = {"::unwind", "CapturedTraceback", "gather_with_cpp", "CachingAllocator", "libcudamempool"};
+    const char *function = p->strings[p->frames[frame].function], *file = p->strings[p->frames[frame].file];
     bool is = false;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        is = is || strstr(p->strings[p->frames[frame].function], parts[i]) != NULL;
+        is = is || strstr(function, parts[i]) != NULL || strstr(file, parts[i]) != NULL;
     return is;
 }
 

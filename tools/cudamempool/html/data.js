@@ -106,11 +106,11 @@ function frames(about, stack) {
   return list;
 }
 
-// Frames that tell something: of a Python program those of its own language, of others those outside PyTorch's allocator.
+// Frames that tell something: of a Python program those of its own language, of others those outside the allocator.
 function tellingFrames(list) {
   const python = list.filter(frame => /\.py(:\d+)?\)$/.test(frame));
   if (python.length > 0) return python;
-  const outside = list.findIndex(frame => !/::unwind|CapturedTraceback|gather_with_cpp|CachingAllocator/.test(frame));
+  const outside = list.findIndex(frame => !/::unwind|CapturedTraceback|gather_with_cpp|CachingAllocator|libcudamempool/.test(frame));
   return outside > 0 ? list.slice(outside) : list;
 }
 const telling = list => tellingFrames(list)[0] ?? "";
