@@ -175,7 +175,7 @@ class Inspect(unittest.TestCase):
         (refusal,) = device["refusals"]
         self.assertEqual((refusal["verdict"], refusal["request_bytes"], refusal["live_bytes"]), (said["verdict"], said["request_bytes"], said["live_bytes"]))
         self.assertEqual(refusal["idle_bytes"], said["idle_bytes"] + said["sibling_idle_bytes"])
-        self.assertEqual([holder["tag"] for holder in device["tags"]][:2], ["", "forward"])
+        self.assertEqual([holder["tag"] for holder in device["tags"]][:2], ["forward", "7"])
         about = decode(self.page(path))
         self.assertEqual([each["event"] is not None for each in about["devices"][0]["refusals"]], [True])
 

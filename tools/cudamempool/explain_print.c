@@ -32,6 +32,7 @@ void explain_put(json *out, const cmi_oom_message *message, const explain_answer
     put_figure(out, "idle_bytes", figures->idle);
     put_figure(out, "driver_free_bytes", figures->driver_free);
     put_figure(out, "total_bytes", figures->total);
+    put_figure(out, "limit_bytes", figures->limit);
     put_figure(out, "outside_bytes", figures->outside);
     put_figure(out, "private_pool_bytes", figures->private_live);
     put_figure(out, "short_by_bytes", answer->short_by);
@@ -75,6 +76,7 @@ void explain_print(const char *file, const cmi_oom_message *message, const expla
     print_figure("free on the device", figures->driver_free);
     print_figure("held by others, about", figures->outside);
     print_figure("the device", figures->total);
+    print_figure("the allocator's limit", figures->limit);
     if (answer->short_by != CMI_FIGURE_UNKNOWN && answer->short_by > 0)
         printf("  %-22s %12s%s\n", "short by", explain_size(answer->short_by, text),
                figures->doubt > 0 ? ", as far as the message rounds" : "");

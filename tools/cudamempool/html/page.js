@@ -120,7 +120,7 @@ class Page {
     const shown = this.device.refusals.slice(-3).reverse();
     element("refusals").replaceChildren(...shown.map(refusal => {
       const first = make("p", null, make("strong", `Refused: ${size(refusal.request_bytes)}. `), `${refusal.verdict}: ${refusal.sentence}.`);
-      const figures = [["live", refusal.live_bytes], ["idle", refusal.idle_bytes], ["free on the device", refusal.driver_free_bytes], ["short by", refusal.short_by_bytes || null]];
+      const figures = [["live", refusal.live_bytes], ["idle", refusal.idle_bytes], ["free on the device", refusal.driver_free_bytes], ["limit", refusal.limit_bytes], ["short by", refusal.short_by_bytes || null]];
       const block = make("div", null, first, make("p", figures.filter(([, bytes]) => bytes !== null).map(([name, bytes]) => `${name} ${size(bytes)}`).join(" · ")));
       if (refusal.advice.length > 0)
         block.append(make("details", null, make("summary", "what helps, and what does not"), make("ul", null, ...refusal.advice.map(line => make("li", line))),

@@ -142,8 +142,10 @@ class TimeView {
         if (begin > last) break; // in order of their beginning
         if (d.lifeEnd[i] < first || c.life_place[i] >= high || c.life_place[i] + c.life_bytes[i] <= low || (found && found[i] !== wanted)) continue;
         const from = clock ? clock[begin] : begin, to = d.lifeEnd[i] >= d.events ? end : clock ? clock[d.lifeEnd[i]] : d.lifeEnd[i];
-        s.fill((from - t0) * sx, s.height - (c.life_place[i] + c.life_bytes[i] - low) * sy, (to - t0) * sx,
-          s.height - (c.life_place[i] - low) * sy, wanted ? colours[i] : dim, i);
+        // a seam between neighbours, where there is room for one
+        const left = (from - t0) * sx, right = (to - t0) * sx, top = s.height - (c.life_place[i] + c.life_bytes[i] - low) * sy;
+        const bottom = s.height - (c.life_place[i] - low) * sy, seam = s.scale;
+        s.fill(left, bottom - top > 6 * seam ? top + seam : top, right - left > 6 * seam ? right - seam : right, bottom, wanted ? colours[i] : dim, i);
       }
     s.end();
     this.drawMarks(s, false);
