@@ -100,6 +100,15 @@ class Browser:
         self.mouse("mouseReleased", x, y, button="left", clickCount=1)
         self.drawn()
 
+    def wheel(self, x, y, span):
+        """Turns the wheel until what span says has changed: for a while a browser gives turns to what the last ones went to."""
+        self.mouse("mouseMoved", x, y)
+        before, begun = self.js(span), time.monotonic()
+        while self.js(span) == before and time.monotonic() < begun + 10:
+            self.mouse("mouseWheel", x, y, deltaX=0, deltaY=-400)
+            self.drawn()
+        return self.js(span) < before
+
     def key(self, name):
         for kind in ("keyDown", "keyUp"):
             text = {"text": name} if kind == "keyDown" and len(name) == 1 else {}
@@ -183,10 +192,7 @@ def drive(browser, page, out, name):
         x, y = centre(browser, "#map", 0.3, 0.4)
         browser.click(x, y)
         check(browser.js("page.block !== null && document.getElementById('details').textContent.includes('0x')"), "a click on the map selects a block")
-        before = browser.js("page.map.axis.span")
-        browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-400)
-        browser.drawn()
-        check(browser.js("page.map.axis.span") < before, "the wheel zooms the map")
+        check(browser.wheel(x, y, "page.map.axis.span"), "the wheel zooms the map")
         browser.js("document.getElementById('map').focus()")
         block = browser.js("page.block")
         browser.key("ArrowRight")
@@ -197,13 +203,12 @@ def drive(browser, page, out, name):
     if has_time:
         check(painted(browser, "time.lives") and painted(browser, "time.curve"), "curve and lives are drawn")
         x, y = centre(browser, "#lives", 0.5, 0.5)
-        before = browser.js("page.time.time.span")
+        check(browser.wheel(x, y, "page.time.time.span"), "the wheel zooms the lives")
         begun = time.monotonic()
         for _ in range(8):
             browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-120)
         browser.drawn()
         print(f"8 turns of the wheel: {time.monotonic() - begun:.2f} s")
-        check(browser.js("page.time.time.span") < before, "the wheel zooms the lives")
         browser.mouse("mouseMoved", x, y)
         browser.js("document.getElementById('lives').focus()")
         browser.key("n")
@@ -215,10 +220,13 @@ def drive(browser, page, out, name):
         check(browser.js("!document.getElementById('hover').hidden && document.getElementById('hover').textContent.includes('begins')"),
               "an allocation under the pointer is told")
         browser.screenshot(f"{out}/{name}-lives-zoomed.png")
-        before = browser.js("page.time.time.view[0]")
+        browser.key("+")
+        view = browser.js("page.time.time.view")
         browser.key("ArrowRight")
+        moved = browser.js("page.time.time.view")
+        check(moved[0] > view[0] or view[1] == browser.js("page.time.time.whole[1]"), "the right arrow moves on")
         browser.key("-")
-        check(browser.js("page.time.time.view[0]") != before, "arrows move, minus zooms out")
+        check(browser.js("page.time.time.span") > moved[1] - moved[0], "minus zooms out")
         browser.key("Home")
         if browser.js("page.device.refusals.length") > 0:
             browser.key("r")

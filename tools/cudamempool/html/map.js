@@ -41,7 +41,7 @@ class MapView {
     const found = this.page.foundBlocks, count = c.block_bytes.length;
     for (let b = Math.max(0, lastAtMost(d.blockStart, this.axis.view[0], count)); b < count && d.blockStart[b] < this.axis.view[1]; b++) {
       const state = c.block_state[b] & 3, held = state !== 0;
-      this.fillBytes(d.blockStart[b], d.blockStart[b + 1], found && !found[b] ? dim : c.block_state[b] & 4 ? fixed : colour[state], held);
+      this.fillBytes(d.blockStart[b], d.blockStart[b + 1], found && held && !found[b] ? dim : c.block_state[b] & 4 ? fixed : colour[state], held);
       if (c.block_bytes[b] / this.rowBytes * this.width > 6 * s.scale) this.fillBytes(d.blockStart[b], d.blockStart[b], seam, true);
     }
     for (let i = Math.max(0, lastAtMost(d.segmentStart, this.axis.view[0], d.segments.length)); i < d.segments.length && d.segmentStart[i] < this.axis.view[1]; i++)

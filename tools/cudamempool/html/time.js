@@ -36,7 +36,7 @@ class TimeView {
   setClock(byClock) {
     this.byClock = byClock;
     this.time.setWhole(0, byClock ? Math.max(this.device.clock[this.device.events - 1], 1) : this.device.events);
-    this.time.smallest = byClock ? 1000 : 8;
+    this.time.smallest = byClock ? 1000 : 2;
   }
 
   // Event numbers and positions: event e happens at position e, or at its clock.
