@@ -260,6 +260,51 @@ CMPOOL_API cmpool_status cmpool_capture_end(cmpool_t set);
  */
 CMPOOL_API cmpool_status cmpool_capture_release(cmpool_t set);
 
+/* ---- pause and resume --------------------------------------------------------------------------- */
+
+typedef enum cmpool_contents {
+    CMPOOL_DISCARD = 0, /* blocks come back with undefined contents */
+    CMPOOL_KEEP = 1     /* contents are copied to the host and come back */
+} cmpool_contents;
+
+enum { CMPOOL_PAUSE_VERIFY = 1 }; /* flags: with KEEP, checksums of what was saved and of what came back are compared */
+
+/* The general request. Zero the struct, then set struct_size and what you need. */
+typedef struct cmpool_pause_request {
+    size_t struct_size;
+    uint32_t contents;    /* cmpool_contents */
+    uint32_t flags;       /* CMPOOL_PAUSE_* */
+    uint32_t tag;         /* only blocks with this tag; with 0 and no name the whole pool */
+    const char *tag_name; /* only blocks taken under a tag of this name (cmpool_tag_push), or under one within it; NULL: none */
+    const char *file;     /* KEEP: a file for the contents, in a place with room; it must not exist, and has no name afterwards.
+                           * NULL: pinned host memory of the pool */
+    void **fixed;         /* out: the first fixed_room addresses of memory that cannot be paused; may be NULL */
+    size_t fixed_room;
+    size_t fixed_count; /* out: how many there are */
+} cmpool_pause_request;
+
+/*
+ * Give the memory of a pool back to the device while its blocks keep their addresses, for as long as somebody else needs the device. Waits
+ * for the device once. Until cmpool_resume nothing may use the blocks; they can be freed, and then do not come back. The whole pool hands
+ * out nothing meanwhile (PAUSED). With a tag, only pages on which every block has it go: blocks up to 256 KiB and pages shared with other
+ * blocks stay, and the rest of the pool goes on. Not while another thread uses the blocks on the device.
+ * Returns OK, INVALID_ARGUMENT, INVALID_POOL, UNSUPPORTED (a private pool or capture set, or backend:malloc: give the pool itself), PAUSED
+ * (it is paused already), BUSY (exported memory or that of graphs is in the set: fixed and fixed_count tell; or another thread pauses the
+ * pool), CAPTURE, LIMIT or OUT_OF_HOST_MEMORY (no room for the contents), FILE, DRIVER, SHUTTING_DOWN, DEVICE_LOST, FORKED. After any
+ * failure nothing is lost: the pool is as before, or, where the driver would not map its pages again, paused.
+ */
+CMPOOL_API cmpool_status cmpool_pause(cmpool_t pool, cmpool_contents contents);
+CMPOOL_API cmpool_status cmpool_pause_ex(cmpool_t pool, cmpool_pause_request *request);
+
+/*
+ * Put pages back under every block at its address, and kept contents into them. Where the device has not enough, idle pages of the
+ * process' pools are given up for it. After a failure the pool is still paused, nothing is lost, and it can be tried again.
+ * Returns OK (also if the pool was not paused), INVALID_POOL, UNSUPPORTED (a private pool or capture set), BUSY (another thread pauses or
+ * resumes it), OUT_OF_DEVICE_MEMORY, LIMIT, OUT_OF_HOST_MEMORY, CONTENTS (verified, and not what was saved), FILE, CAPTURE (contents cannot
+ * be copied while a capture is live), MAPPING_CEILING, DRIVER, SHUTTING_DOWN, DEVICE_LOST, FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_resume(cmpool_t pool);
+
 /* ---- pinned host memory ------------------------------------------------------------------------- */
 
 /*

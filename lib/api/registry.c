@@ -5,6 +5,7 @@
  */
 #include "api/registry.h"
 #include "pool/cache.h"
+#include "pool/pause.h"
 
 #include "api/inspect.h"
 
@@ -338,6 +339,9 @@ static cmpool_status destroy(record *found, const cmi_entry *entry)
     cmi_pool *pool = entry->pool;
     if (pool->owners[entry->owner].kind == CMI_OWNER_CAPTURE) {
         return CMPOOL_ERR_UNSUPPORTED;
+    }
+    if (!entry->owner && pool->pause && pool->calls_inside == 1 && !pool->counters.live_blocks) {
+        cmi_pause_abandon(pool); /* nothing is left that would come back */
     }
     bool busy;
     for (;;) {

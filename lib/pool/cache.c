@@ -494,7 +494,7 @@ static bool may_cache(const cmi_pool *pool, uint32_t owner, uint32_t stream)
 {
     const cmi_options *options = &pool->options;
     return stream != CMI_NO_STREAM && !pool->device->caches_shut && !pool->device->lost && options->thread_cache &&
-           !options->idle_release && !pool->ring.capacity && !pool->traced && !pool->dying &&
+           !options->idle_release && !pool->ring.capacity && !pool->traced && !pool->dying && !pool->pause &&
            options->stream_check != CMI_STREAM_CHECK_ALWAYS && pool->owners[owner].kind != CMI_OWNER_CAPTURE &&
            pool->owners[owner].generation;
 }

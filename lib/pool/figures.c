@@ -159,7 +159,7 @@ static const char *check_slots(const cmi_pool *pool, const cmi_block *block, uin
             return "stale block over a slot that is not stale";
         }
         if ((block->kind == CMI_BLOCK_FREE || block->kind == CMI_BLOCK_LIVE || block->kind == CMI_BLOCK_SLAB) &&
-            slot->state != CMI_SLOT_MAPPED) {
+            slot->state != CMI_SLOT_MAPPED && (!pool->pause || block->kind == CMI_BLOCK_FREE)) {
             return "bytes in use over a slot without a page";
         }
         if (!whole && at != *last && slot->state == CMI_SLOT_MAPPED) {

@@ -3,6 +3,7 @@
  * to record an event once a batch of frees has gathered, or to ask whether a graph set's stream is captured; called by api.
  */
 #include "pool/cache.h"
+#include "pool/pause.h"
 
 enum { FREES_PER_FENCE = 64, FREES_PER_EPOCH = 256 };
 static const uint64_t BYTES_PER_FENCE = UINT64_C(64) << 20;
@@ -85,6 +86,13 @@ cmpool_status cmi_pool_free(cmi_pool *pool, const cmi_ask *ask, uint64_t address
     uint32_t uses = uses_of(pool, &place);
     if (uses != CMI_NO_STAMP) {
         set_uses(pool, &place, CMI_NO_STAMP);
+    }
+    if (pool->pause && cmi_pause_holds(pool, place.base, place.bytes)) { /* nothing on the device uses what has no page */
+        cmi_stamp_drop(device, uses);
+        cmi_pause_free(pool, &place);
+        cmi_pool_live_changed(pool, place.owner, -(int64_t)place.bytes, -(int64_t)place.requested);
+        cmi_pool_must_be_valid(pool);
+        return CMPOOL_OK;
     }
     uint32_t stamp = stamp_of_free(device, uses, first, stream, ticket, alone);
     cmi_stream_note_frees(device, stream, ticket, 1, place.bytes);

@@ -27,6 +27,9 @@ cmpool_status cmi_ladder_hold(cmi_pool *pool, uint64_t pages)
     if (pool->device->lost && cmi_device_ask_lost(pool->device) != CMPOOL_OK) {
         return CMPOOL_ERR_DEVICE_LOST;
     }
+    if (pool->asleep) {
+        return CMPOOL_ERR_PAUSED;
+    }
     cmi_heap *heap = &pool->heap;
     cmi_ask ask = {.bytes = pages << heap->page_shift, .align = heap->source.page_bytes};
     climb c = {.pool = pool, .ask = &ask, .may_grow = true};

@@ -177,6 +177,9 @@ cmpool_status cmi_pool_malloc(cmi_pool *pool, cmi_ask *ask, uint64_t *address)
     if (pool->device->lost && cmi_device_ask_lost(pool->device) != CMPOOL_OK) {
         return CMPOOL_ERR_DEVICE_LOST;
     }
+    if (pool->asleep) {
+        return CMPOOL_ERR_PAUSED;
+    }
     if (!cmi_pool_make_ready(pool)) {
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }

@@ -186,6 +186,8 @@ struct cmi_pool {
     cmpool_low_memory_fn low_memory;
     void *low_memory_user;
     struct cmi_shown *shown;   /* its place in the live page, lib/inspect's; NULL: none */
+    struct cmi_pause *pause;   /* NULL: nothing of it is paused */
+    bool asleep;               /* paused as a whole: nothing is handed out */
     struct cmi_pinned *pinned; /* lib/pinned's; NULL: it has no pinned host memory yet */
 };
 
@@ -468,6 +470,17 @@ cmpool_status cmi_trim_pool(cmi_pool *pool, uint64_t keep_pages, bool wait, uint
 /* Give back what was seen done until the pool holds at most keep pages; for callers that carry pages themselves. No wait, and nothing is
  * asked of the driver. Drops and retakes the lock. Returns pages. */
 uint64_t cmi_trim_done(cmi_pool *pool, uint64_t keep_pages);
+/* A bit per page number: still mapped at an old address, in any pool of the device, or just being unmapped there. */
+typedef struct cmi_page_bits {
+    uint64_t *words;
+    uint32_t count; /* words */
+} cmi_page_bits;
+bool cmi_trim_stale_pages(const cmi_device *device, cmi_page_bits *bits); /* false: no host memory */
+static inline bool cmi_page_bits_has(const cmi_page_bits *bits, uint32_t page)
+{
+    return page / 64 < bits->count && bits->words[page / 64] >> page % 64 & 1;
+}
+static inline void cmi_page_bits_free(cmi_page_bits *bits) { cmi_meta_free(bits->words, bits->count * sizeof *bits->words); }
 /* For destroy: what the driver would not unmap is left to vm, and its pages too. Nobody else may know the pool any more. */
 void cmi_trim_abandon(cmi_pool *pool);
 /* The same over all pools of a device, each down to its floor. */

@@ -22,13 +22,7 @@ static bool mark_releasable(cmi_pool *pool, bool pending)
     return true;
 }
 
-/* A bit per page number: still mapped at an old address, in any pool of the device, or just being unmapped there. */
-typedef struct page_bits {
-    uint64_t *words;
-    uint32_t count; /* words */
-} page_bits;
-
-static bool collect_stale(const cmi_device *device, page_bits *bits)
+bool cmi_trim_stale_pages(const cmi_device *device, cmi_page_bits *bits)
 {
     uint32_t most = 0;
     for (unsigned pass = 0; pass < 2; pass++) {
@@ -50,18 +44,13 @@ static bool collect_stale(const cmi_device *device, page_bits *bits)
             }
         }
         if (pass == 0) {
-            *bits = (page_bits){most ? cmi_meta_alloc(most * sizeof(uint64_t)) : NULL, most};
+            *bits = (cmi_page_bits){most ? cmi_meta_alloc(most * sizeof(uint64_t)) : NULL, most};
             if (!most || !bits->words) {
                 return most == 0;
             }
         }
     }
     return true;
-}
-
-static bool has_stale_slot(const page_bits *bits, uint32_t page)
-{
-    return page / 64 < bits->count && bits->words[page / 64] >> page % 64 & 1;
 }
 
 /* Idle bytes [offset, end), whosever they are, as one BUSY block. */
@@ -166,9 +155,9 @@ static bool release_some(cmi_pool *pool, const wish *w, uint64_t *released)
         return false;
     }
     uint32_t runs = cmi_heap_idle_runs(heap, pool->use, 0, 0, NULL, 0, NULL);
-    page_bits stale = {0};
+    cmi_page_bits stale = {0};
     cmi_idle_run *list = runs ? cmi_meta_alloc(runs * sizeof *list) : NULL;
-    if (!list || !collect_stale(pool->device, &stale)) {
+    if (!list || !cmi_trim_stale_pages(pool->device, &stale)) {
         cmi_meta_free(list, runs * sizeof *list);
         return false;
     }
@@ -191,7 +180,7 @@ static bool release_some(cmi_pool *pool, const wish *w, uint64_t *released)
         for (uint32_t k = 0; k <= list[i].pages; k++) {
             const cmi_slot *slot =
                 k < list[i].pages ? cmi_arena_slot(&pool->arena, list[i].offset + ((uint64_t)k << heap->page_shift)) : NULL;
-            if (slot && !slot->fixed && slot->freed_at <= w->freed_by && !has_stale_slot(&stale, slot->page)) {
+            if (slot && !slot->fixed && slot->freed_at <= w->freed_by && !cmi_page_bits_has(&stale, slot->page)) {
                 continue;
             }
             if (k > start && (!best || k - start < best)) {
@@ -202,7 +191,7 @@ static bool release_some(cmi_pool *pool, const wish *w, uint64_t *released)
         }
     }
     cmi_meta_free(list, runs * sizeof *list);
-    cmi_meta_free(stale.words, stale.count * sizeof *stale.words);
+    cmi_page_bits_free(&stale);
     if (!best) {
         return false;
     }

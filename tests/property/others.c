@@ -60,6 +60,33 @@ bool do_trim(world *w, const operation *step)
     return world_expect(w, "cmpool_trim", status, CMPOOL_OK) && judge_trim(w, w->pools[step->pool].parent, step->bytes);
 }
 
+/* Everything goes and comes back; the host has waited for all that came before. */
+bool do_pause(world *w, const operation *step)
+{
+    const world_pool *pool = &w->pools[step->pool];
+    if (!pool->handle) {
+        return true;
+    }
+    bool fixed = false;
+    for (unsigned i = 0; i < BLOCK_SLOTS; i++) {
+        const world_block *block = &w->blocks[i];
+        fixed = fixed || (block->bytes && block->exportable && w->pools[block->pool].parent == step->pool);
+    }
+    for (unsigned i = 0; i < POOL_SLOTS; i++) {
+        fixed = fixed || (w->pools[i].handle && w->pools[i].is_set && w->pools[i].parent == step->pool);
+    }
+    cmpool_status status = cmpool_pause(pool->handle, step->flags & 1 ? CMPOOL_KEEP : CMPOOL_DISCARD);
+    if (pool->parent != step->pool || pool->segments) {
+        return world_expect(w, "cmpool_pause", status, CMPOOL_ERR_UNSUPPORTED);
+    }
+    bool may_fail = w->failing || (fixed && status == CMPOOL_ERR_BUSY);
+    cmpool_status resumed = cmpool_resume(pool->handle);
+    if (world_take_failure(w)) {
+        resumed = cmpool_resume(pool->handle);
+    }
+    return (may_fail || world_expect(w, "cmpool_pause", status, CMPOOL_OK)) && world_expect(w, "cmpool_resume", resumed, CMPOOL_OK);
+}
+
 bool do_device_trim(world *w, const operation *step)
 {
     size_t released = 0;

@@ -11,7 +11,7 @@
 /* The pool that an operation tells to give memory up, by its root's slot. */
 static unsigned shrinking(const world *w, const operation *step)
 {
-    bool shrinks = step->kind == DO_limit || step->kind == DO_trim || step->kind == DO_pool_end;
+    bool shrinks = step->kind == DO_limit || step->kind == DO_trim || step->kind == DO_pause || step->kind == DO_pool_end;
     shrinks = shrinks || world_is_exportable(w, step); /* its own idle pages go back first */
     return shrinks && w->pools[step->pool].handle ? w->pools[step->pool].parent : POOL_SLOTS;
 }
@@ -25,6 +25,7 @@ static bool waits_for_capture(const operation *step)
     case DO_stream_end:
     case DO_limit:
     case DO_trim:
+    case DO_pause:
     case DO_device_trim:
     case DO_reserve:
     case DO_pool_make:
@@ -38,8 +39,8 @@ static bool waits_for_capture(const operation *step)
 /* Operations that are done again when a driver call failed in them. */
 static bool is_done_again(const operation *step)
 {
-    return step->kind == DO_alloc || step->kind == DO_limit || step->kind == DO_trim || step->kind == DO_device_trim ||
-           step->kind == DO_reserve || step->kind == DO_export;
+    return step->kind == DO_alloc || step->kind == DO_limit || step->kind == DO_trim || step->kind == DO_pause ||
+           step->kind == DO_device_trim || step->kind == DO_reserve || step->kind == DO_export;
 }
 
 /* Operations that the request of another thread may meet: none whose outcome hangs on how far that request is. */

@@ -395,6 +395,10 @@ static void every_call_with(cmpool_t handle)
     assert_int_equal(fd, -1);
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_trim(handle, 0, &bytes));
     assert_int_equal(bytes, 0);
+    cmpool_pause_request pause_request = {.struct_size = sizeof pause_request};
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_pause(handle, CMPOOL_KEEP));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_pause_ex(handle, &pause_request));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_resume(handle));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_reserve(handle, 4096));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_set_limit(handle, 4096));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_set_floor(handle, 4096));
@@ -483,6 +487,37 @@ static void what_a_private_pool_is_refused(void **state)
     DONE(cmpool_destroy(pool));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_destroy(pool));
     device_end();
+}
+
+static void bad_pauses_change_nothing(void **state)
+{
+    (void)state;
+    make_everything();
+    cmpool_stats before = figures(pool);
+    const cmpool_pause_request bad[] = {
+        {.struct_size = 0},
+        {.struct_size = sizeof bad[0] - 1},
+        {.struct_size = sizeof bad[0], .contents = 2},
+        {.struct_size = sizeof bad[0], .contents = CMPOOL_KEEP, .flags = 2},
+        {.struct_size = sizeof bad[0], .flags = CMPOOL_PAUSE_VERIFY}, /* of nothing */
+        {.struct_size = sizeof bad[0], .file = "no-contents"},
+        {.struct_size = sizeof bad[0], .contents = CMPOOL_KEEP, .file = ""},
+        {.struct_size = sizeof bad[0], .tag_name = ""},
+        {.struct_size = sizeof bad[0], .fixed_room = 1},
+    };
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_pause_ex(pool, NULL));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_pause(pool, (cmpool_contents)7));
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        cmpool_pause_request request = bad[i];
+        GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_pause_ex(pool, &request));
+    }
+    cmpool_pause_request nowhere = {.struct_size = sizeof nowhere, .contents = CMPOOL_KEEP, .file = "no such folder/kept"};
+    GIVES(CMPOOL_ERR_FILE, cmpool_pause_ex(pool, &nowhere));
+    GIVES(CMPOOL_ERR_UNSUPPORTED, cmpool_pause(private_pool, CMPOOL_KEEP));
+    GIVES(CMPOOL_ERR_UNSUPPORTED, cmpool_resume(private_pool));
+    DONE(cmpool_resume(pool));
+    must_be_unchanged(pool, &before);
+    end_everything();
 }
 
 static void devices_that_are_none(void **state)
@@ -660,6 +695,10 @@ static int calls_that_a_child_got_wrong(void)
     MUST_SAY_FORKED(cmpool_export_fd(pool, large, &fd));
     MUST_SAY_FORKED(cmpool_trim(pool, 0, &bytes));
     MUST_SAY_FORKED(cmpool_device_trim(0, 1, &bytes));
+    cmpool_pause_request pause_request = {.struct_size = sizeof pause_request};
+    MUST_SAY_FORKED(cmpool_pause(pool, CMPOOL_DISCARD));
+    MUST_SAY_FORKED(cmpool_pause_ex(pool, &pause_request));
+    MUST_SAY_FORKED(cmpool_resume(pool));
     MUST_SAY_FORKED(cmpool_reserve(pool, MIB));
     MUST_SAY_FORKED(cmpool_stream_retire(0, NULL));
     MUST_SAY_FORKED(cmpool_stats_get(pool, &stats));
@@ -697,6 +736,7 @@ int main(void)
         cmocka_unit_test(more_than_the_device),
         cmocka_unit_test(bad_requests),
         cmocka_unit_test(handles_that_are_none),
+        cmocka_unit_test(bad_pauses_change_nothing),
         cmocka_unit_test(what_a_private_pool_is_refused),
         cmocka_unit_test(devices_that_are_none),
         cmocka_unit_test(figures_of_any_length),

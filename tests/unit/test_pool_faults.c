@@ -17,7 +17,7 @@
      BIT(CMPOOL_ERR_OUT_OF_ADDRESSES) | BIT(CMPOOL_ERR_OUT_OF_DEVICE_MEMORY))
 #define OF_MALLOC                                                                                                      \
     (DRIVER_SAYS | BIT(CMPOOL_ERR_OUT_OF_DEVICE_MEMORY) | BIT(CMPOOL_ERR_LIMIT) | BIT(CMPOOL_ERR_OUT_OF_HOST_MEMORY) | \
-     BIT(CMPOOL_ERR_OUT_OF_ADDRESSES) | BIT(CMPOOL_ERR_MAPPING_CEILING) | BIT(CMPOOL_ERR_CAPTURE))
+     BIT(CMPOOL_ERR_OUT_OF_ADDRESSES) | BIT(CMPOOL_ERR_MAPPING_CEILING) | BIT(CMPOOL_ERR_CAPTURE) | BIT(CMPOOL_ERR_PAUSED))
 #define OF_FREE (DRIVER_SAYS | BIT(CMPOOL_ERR_OUT_OF_HOST_MEMORY))
 #define OF_TRIM (DRIVER_SAYS | BIT(CMPOOL_ERR_CAPTURE))
 #define OF_PRIVATE BIT(CMPOOL_ERR_OUT_OF_HOST_MEMORY)
@@ -226,6 +226,25 @@ static void give_back(void)
     documented(cmpool_stream_retire(0, stream_c), DRIVER_SAYS | BIT(CMPOOL_ERR_OUT_OF_HOST_MEMORY));
 }
 
+/* The pages go, with and without their contents, and come back; blocks are freed before, meanwhile and after. */
+static void pause_part(void)
+{
+    const unsigned allowed = OF_MALLOC | BIT(CMPOOL_ERR_UNSUPPORTED);
+    step = "pause";
+    get(34, pool, 5 * MIB, stream_a);
+    get(35, pool, 3000, stream_a);
+    get(36, pool, 3 * MIB, stream_b);
+    documented(cmpool_pause(pool, CMPOOL_KEEP), allowed);
+    put(36, stream_a);
+    step = "resume";
+    documented(cmpool_resume(pool), allowed);
+    documented(cmpool_pause(pool, CMPOOL_DISCARD), allowed);
+    documented(cmpool_resume(pool), allowed);
+    documented(cmpool_resume(pool), allowed);
+    put(34, stream_b);
+    put(35, stream_a);
+}
+
 /* Another device allocation for one block, a descriptor of it, and its end behind two streams. */
 static void exportable_part(void)
 {
@@ -327,6 +346,7 @@ static void body(const char *options)
     unordered_part();
     capture_part();
     others_part();
+    pause_part();
     exportable_part();
     give_back();
 }
@@ -351,6 +371,8 @@ typedef struct plan {
 static void must_work(const char *options)
 {
     step = "after the failure";
+    if (pool)
+        documented(cmpool_resume(pool), BIT(CMPOOL_ERR_UNSUPPORTED));
     if (options && strstr(options, "backend:malloc")) /* blocks that could not be freed may have left no segment long enough */
         for (int i = 0; i < BLOCKS; i++)
             put(i, stream_a);
