@@ -216,5 +216,5 @@ int64_t inspect_age_ns(const inspect_report *report, uint32_t block)
     for (size_t i = p->event_count; last == 0 && i-- > 0;)
         if (p->events[i].device == report->device)
             last = p->events[i].time_ns;
-    return begun != 0 && last >= begun ? last - begun : -1;
+    return begun > 0 && last >= begun ? last - begun : -1;
 }

@@ -54,8 +54,10 @@ class Page {
     element("history").hidden = device.events === 0;
     element("state").hidden = device.mapBytes === 0;
     document.querySelector('[data-do="axis"]').hidden = device.clock === null;
-    const legend = [["live", "live"], ["pending", "pending"], ["reserved", "reserved"], ["refused", "refused"]];
-    element("curve-legend").replaceChildren(...legend.flatMap(([kind, words]) => { const i = make("i", ""); i.className = kind; return [i, words]; }));
+    const legend = ["live", "pending", ...(device.peakReserved > 0 ? ["reserved"] : []), ...(device.refusals.length > 0 ? ["refused"] : [])];
+    element("curve-legend").replaceChildren(...legend.flatMap(kind => { const i = make("i", ""); i.className = kind; return [i, kind]; }));
+    const c = device.column, varies = values => values.some(value => value !== values[0]);
+    element("colours").value = varies(c.life_stack) ? "stack" : varies(c.life_tag) ? "tag" : "size"; // what is not known tells nothing apart
     this.time.setDevice(device);
     this.map.setDevice(device);
     this.fillFigures();
