@@ -20,8 +20,8 @@ void cmi_watch_serve_wish(void);
 static inline void cmi_watch_wishes(void)
 {
     const _Atomic uint64_t *wanted = atomic_load_explicit(&cmi_page_wanted, memory_order_acquire);
-    if (__builtin_expect(atomic_load_explicit(&cmi_snapshot_is_due, memory_order_relaxed) |
-                             (atomic_load_explicit(wanted, memory_order_relaxed) != 0),
+    if (__builtin_expect(atomic_load_explicit(&cmi_snapshot_is_due, memory_order_relaxed) ||
+                             atomic_load_explicit(wanted, memory_order_relaxed) != 0,
                          false)) {
         cmi_watch_serve_wish();
     }

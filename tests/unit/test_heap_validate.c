@@ -68,8 +68,8 @@ static scene make_scene(void)
 /* One field of a sound heap set to a wrong value; what the validator says is checked and the field set right again. */
 #define SPOILED(field, value)                                   \
     do {                                                        \
-        __typeof__(field) right = (field);                      \
-        (field) = (__typeof__(field))(value);                   \
+        __auto_type right = (field);                            \
+        (field) = (__typeof__(right))(value);                   \
         assert_true((field) != right);                          \
         if (cmi_heap_validate(&s.f->heap) == NULL) {            \
             fail_msg("%s = %s is not noticed", #field, #value); \
