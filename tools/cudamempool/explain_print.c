@@ -3,14 +3,6 @@
 #include "explain.h"
 #include <stdio.h>
 
-static void put_figure(json *out, const char *key, uint64_t value)
-{
-    if (value == CMI_FIGURE_UNKNOWN)
-        json_null(out, key);
-    else
-        json_integer(out, key, value);
-}
-
 static void put_lines(json *out, const char *key, const explain_lines *lines)
 {
     json_begin_array(out, key);
@@ -22,20 +14,20 @@ static void put_lines(json *out, const char *key, const explain_lines *lines)
 void explain_put(json *out, const cmi_oom_message *message, const explain_answer *answer)
 {
     const cmi_shortage *figures = &message->figures;
-    put_figure(out, "line", message->line != 0 ? message->line : CMI_FIGURE_UNKNOWN);
+    json_figure(out, "line", message->line != 0 ? message->line : CMI_FIGURE_UNKNOWN);
     json_string(out, "format", message->from_snapshot ? "snapshot" : cmi_oom_format_name(message->format));
-    put_figure(out, "device", message->device >= 0 ? (uint64_t)message->device : CMI_FIGURE_UNKNOWN);
+    json_figure(out, "device", message->device >= 0 ? (uint64_t)message->device : CMI_FIGURE_UNKNOWN);
     json_string(out, "verdict", cmi_verdict_key(answer->verdict));
     json_string(out, "sentence", cmi_verdict_sentence(answer->verdict));
-    put_figure(out, "request_bytes", figures->request);
-    put_figure(out, "live_bytes", figures->live);
-    put_figure(out, "idle_bytes", figures->idle);
-    put_figure(out, "driver_free_bytes", figures->driver_free);
-    put_figure(out, "total_bytes", figures->total);
-    put_figure(out, "limit_bytes", figures->limit);
-    put_figure(out, "outside_bytes", figures->outside);
-    put_figure(out, "private_pool_bytes", figures->private_live);
-    put_figure(out, "short_by_bytes", answer->short_by);
+    json_figure(out, "request_bytes", figures->request);
+    json_figure(out, "live_bytes", figures->live);
+    json_figure(out, "idle_bytes", figures->idle);
+    json_figure(out, "driver_free_bytes", figures->driver_free);
+    json_figure(out, "total_bytes", figures->total);
+    json_figure(out, "limit_bytes", figures->limit);
+    json_figure(out, "outside_bytes", figures->outside);
+    json_figure(out, "private_pool_bytes", figures->private_live);
+    json_figure(out, "short_by_bytes", answer->short_by);
     json_integer(out, "doubt_bytes", figures->doubt);
     put_lines(out, "advice", &answer->helps);
     put_lines(out, "does_not_help", &answer->useless);

@@ -1,22 +1,5 @@
 /* Owns the JSON of `inspect`: one device's report as members of an object. No state; one thread. Called by cmd_inspect.c. */
 #include "inspect.h"
-#include <inttypes.h>
-#include <stdio.h>
-
-static void put_figure(json *out, const char *key, uint64_t bytes)
-{
-    if (bytes == CMI_UNKNOWN)
-        json_null(out, key);
-    else
-        json_integer(out, key, bytes);
-}
-
-static void put_address(json *out, const char *key, uint64_t address)
-{
-    char text[24];
-    snprintf(text, sizeof text, "0x%" PRIx64, address); /* beyond what every reader of JSON keeps exactly as a number */
-    json_string(out, key, text);
-}
 
 static void put_share(json *out, const char *name, const inspect_share *share)
 {
@@ -65,7 +48,7 @@ static void put_runs(json *out, const inspect_runs *runs)
 static void put_largest(json *out, const inspect_largest *largest)
 {
     json_begin_object(out, "largest_request");
-    put_figure(out, "driver_room_bytes", largest->driver_room);
+    json_figure(out, "driver_room_bytes", largest->driver_room);
     json_integer(out, "now_bytes", largest->now);
     json_integer(out, "after_waiting_bytes", largest->after_waiting);
     json_integer(out, "after_moving_bytes", largest->after_moving);
@@ -110,7 +93,7 @@ static void put_stuck(json *out, const inspect_report *r, uint64_t top)
     const cmi_picture_segment *segment = &p->segments[r->stuck_segment];
     uint64_t blocks = 0;
     json_begin_object(out, "largest_idle_segment");
-    put_address(out, "address", segment->address);
+    json_address(out, "address", segment->address);
     json_integer(out, "bytes", segment->bytes);
     json_integer(out, "idle_bytes", r->stuck_bytes);
     json_bool(out, "expandable", segment->expandable);
@@ -121,12 +104,12 @@ static void put_stuck(json *out, const inspect_report *r, uint64_t top)
             continue;
         int64_t age = inspect_age_ns(r, segment->first_block + i);
         json_begin_object(out, NULL);
-        put_address(out, "address", block->address);
+        json_address(out, "address", block->address);
         json_integer(out, "bytes", block->bytes);
         json_string(out, "state", cmi_block_state_name(block->state));
         json_bool(out, "fixed", block->fixed);
         json_string(out, "tag", p->strings[block->tag]);
-        put_figure(out, "age_ns", age >= 0 ? (uint64_t)age : CMI_UNKNOWN);
+        json_figure(out, "age_ns", age >= 0 ? (uint64_t)age : CMI_UNKNOWN);
         put_stack(out, p, block->stack);
         json_end_object(out);
     }
@@ -152,10 +135,10 @@ void inspect_put(json *out, const inspect_report *r, const inspect_options *opti
     const cmi_picture_device *device = &r->picture->devices[r->device];
     const cmi_picture_run *run = &r->lives.run;
     json_integer(out, "device", device->ordinal);
-    put_figure(out, "device_bytes", device->total_bytes);
+    json_figure(out, "device_bytes", device->total_bytes);
     inspect_put_totals(out, &r->totals);
-    put_figure(out, "peak_live_bytes", r->picture->has_history ? run->peak_live_bytes : CMI_UNKNOWN);
-    put_figure(out, "peak_reserved_bytes", r->picture->has_history ? run->peak_reserved_bytes : CMI_UNKNOWN);
+    json_figure(out, "peak_live_bytes", r->picture->has_history ? run->peak_live_bytes : CMI_UNKNOWN);
+    json_figure(out, "peak_reserved_bytes", r->picture->has_history ? run->peak_reserved_bytes : CMI_UNKNOWN);
     put_shares(out, r);
     put_runs(out, &r->runs);
     put_largest(out, &r->largest);

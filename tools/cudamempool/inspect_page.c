@@ -9,7 +9,6 @@
 #include "tool.h"
 #include <cudamempool/cudamempool.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -199,21 +198,6 @@ static void put_device_columns(inspect_columns *columns, json *out, const device
 
 /* ---- JSON --------------------------------------------------------------------------------------------------------------------------- */
 
-static void put_address(json *out, uint64_t address)
-{
-    char text[24];
-    snprintf(text, sizeof text, "0x%" PRIx64, address);
-    json_string(out, NULL, text);
-}
-
-static void put_figure(json *out, const char *key, uint64_t bytes)
-{
-    if (bytes == CMI_UNKNOWN)
-        json_null(out, key);
-    else
-        json_integer(out, key, bytes);
-}
-
 static void put_refusals(json *out, const device_page *d, const inspect_report *report, const cmi_oom_message *messages)
 {
     const cmi_picture *p = d->p;
@@ -224,7 +208,7 @@ static void put_refusals(json *out, const device_page *d, const inspect_report *
             continue;
         explain_refusal(&messages[i], &answer);
         json_begin_object(out, NULL);
-        put_figure(out, "event", p->refusals[i].event != CMI_NONE ? d->local_of[p->refusals[i].event] : CMI_UNKNOWN);
+        json_figure(out, "event", p->refusals[i].event != CMI_NONE ? d->local_of[p->refusals[i].event] : CMI_UNKNOWN);
         json_integer(out, "stack", p->refusals[i].stack);
         explain_put(out, &messages[i], &answer);
         json_end_object(out);
@@ -238,14 +222,14 @@ static void put_device(inspect_columns *columns, json *out, const device_page *d
     json_begin_object(out, NULL);
     json_integer(out, "ordinal", d->p->devices[report->device].ordinal);
     json_integer(out, "events", d->event_count);
-    put_figure(out, "first_reserved_bytes", report->lives.run.first_reserved_bytes);
+    json_figure(out, "first_reserved_bytes", report->lives.run.first_reserved_bytes);
     json_begin_array(out, "segments"); /* addresses, which are beyond what a double keeps */
     for (size_t i = 0; i < d->segment_count; i++)
-        put_address(out, d->segments[i].address);
+        json_address(out, NULL, d->segments[i].address);
     json_end_array(out);
     json_begin_array(out, "shelves");
     for (size_t i = 0; i < d->shelf_count; i++)
-        put_address(out, d->shelves[i].address);
+        json_address(out, NULL, d->shelves[i].address);
     json_end_array(out);
     put_refusals(out, d, report, messages);
     put_device_columns(columns, out, d);

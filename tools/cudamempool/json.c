@@ -144,6 +144,21 @@ void json_null(json *out, const char *key)
     put_text(out, "null");
 }
 
+void json_figure(json *out, const char *key, uint64_t value)
+{
+    if (value == UINT64_MAX)
+        json_null(out, key);
+    else
+        json_integer(out, key, value);
+}
+
+void json_address(json *out, const char *key, uint64_t address)
+{
+    char text[24];
+    snprintf(text, sizeof text, "0x%llx", (unsigned long long)address);
+    json_string(out, key, text);
+}
+
 void json_forget(json *out)
 {
     free(out->text);

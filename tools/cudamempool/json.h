@@ -24,6 +24,8 @@ void json_integer(json *out, const char *key, uint64_t value);
 void json_real(json *out, const char *key, double value, int decimals); /* not a finite number: null */
 void json_bool(json *out, const char *key, bool value);
 void json_null(json *out, const char *key);
+void json_figure(json *out, const char *key, uint64_t value);    /* UINT64_MAX is not known: null */
+void json_address(json *out, const char *key, uint64_t address); /* "0x7f...": more than every reader of JSON keeps as a number */
 /* A whole value that was built apart, and is forgotten there. */
 void json_put(json *out, const char *key, json *value);
 void json_forget(json *out);
