@@ -68,8 +68,8 @@ static scene make_scene(void)
 /* One field of a sound heap set to a wrong value; what the validator says is checked and the field set right again. */
 #define SPOILED(field, value)                                   \
     do {                                                        \
-        __auto_type right = (field);                            \
-        (field) = (__typeof__(right))(value);                   \
+        __typeof__(field) right = (field);                      \
+        (field) = (__typeof__(field))(value);                   \
         assert_true((field) != right);                          \
         if (cmi_heap_validate(&s.f->heap) == NULL) {            \
             fail_msg("%s = %s is not noticed", #field, #value); \
@@ -191,14 +191,14 @@ static void spoiled_slabs_are_noticed(void **state)
     SPOILED(s.slab->slot_count, s.slab->slot_count - 1);
     SPOILED(s.slab->free_count, s.slab->free_count - 1);
     SPOILED(s.slab->parked_count, 1);
-    SPOILED(s.slab->use[5], CMI_SLOT_LIVE);
+    SPOILED(*(uint8_t *)&s.slab->use[5], CMI_SLOT_LIVE);
     SPOILED(s.slab->free_bits[0], s.slab->free_bits[0] ^ 2);
     SPOILED(s.slab->free_bits[1], s.slab->free_bits[1] ^ UINT64_C(1) << 63); /* behind the last slot */
     SPOILED(s.slab->stamp, 3);
     SPOILED(s.slab->listed_empty, 0);
     SPOILED(s.parked->stamp, CMI_HEAP_NO_STAMP);
     SPOILED(s.parked->listed_parked, 0);
-    SPOILED(s.parked->use[2], CMI_SLOT_LIVE);
+    SPOILED(*(uint8_t *)&s.parked->use[2], CMI_SLOT_LIVE);
     SPOILED(s.f->heap.empty_slabs.count, 0);
     SPOILED(s.f->heap.parked_slabs.count, 0);
     SPOILED(s.f->heap.unused_slabs.count, s.f->heap.unused_slabs.count - 1);
