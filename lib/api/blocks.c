@@ -2,6 +2,7 @@
  * Public functions on blocks: argument checks, then one call into lib/pool under the device lock. Owns nothing. Arguments are checked here
  * and nowhere further down.
  */
+#include "api/annotate.h"
 #include "api/inspect.h"
 #include "api/registry.h"
 #include "pool/cache.h"
@@ -41,7 +42,7 @@ static cmpool_status allocate(cmpool_t pool, void **ptr, const cmpool_request *r
             status = cmi_pool_malloc(entry.pool, &ask, &address);
         }
     }
-    cmi_registry_leave(&entry);
+    cmi_annotate_leave(&entry, address, request->bytes);
     if (status == CMPOOL_OK) {
         *ptr = (void *)(uintptr_t)address;
     }
@@ -96,6 +97,7 @@ static NOINLINE cmpool_status free_under_lock(cmpool_t pool, void *ptr, cmpool_s
         CUcontext context = cmi_here_on(&here, entry.device);
         uint32_t number = cmi_stream_known(entry.device, stream, context);
         cmi_place place;
+        cmi_nvtx_block going = {0};
         if (ptr && (!number || entry.pool->options.stream_check == CMI_STREAM_CHECK_ALWAYS)) {
             /* The driver is not asked about a stream on behalf of a pointer that is not ours. */
             status = cmi_registry_find_block(&entry, ptr, &place);
@@ -105,9 +107,13 @@ static NOINLINE cmpool_status free_under_lock(cmpool_t pool, void *ptr, cmpool_s
         }
         if (ptr && status == CMPOOL_OK) {
             const cmi_ask ask = {.owner = entry.owner, .stream = number, .handle = stream, .context = context};
+            cmi_annotate_going(&entry, (uint64_t)(uintptr_t)ptr, &going);
             status = cmi_pool_free(entry.pool, &ask, (uint64_t)(uintptr_t)ptr);
         }
         cmi_registry_leave(&entry);
+        if (status != CMPOOL_OK) {
+            cmi_annotate_back(&going);
+        }
     }
     return cmi_registry_finish(cmi_registry_not_memory(status), "cmpool_free");
 }

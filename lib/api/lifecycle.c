@@ -26,6 +26,7 @@ static void in_child(void)
     atomic_store(&forked, 1);
     cmi_cache_forget();
     cmi_page_forget();
+    cmi_nvtx_close();
     cmi_meta_after_fork();
 }
 
@@ -96,6 +97,7 @@ __attribute__((destructor)) static void unloaded(void)
         shut_down();
     }
     cmi_page_unload();
+    cmi_nvtx_close();
     cmi_cache_unload();
     cmi_error_unload();
     cmi_meta_unload();

@@ -15,6 +15,9 @@ static cmpool_status read_options(cmi_options *options, const char *text)
     int faults = cmi_options_parse(options, getenv("CUDAMEMPOOL_CONF"), "CUDAMEMPOOL_CONF", fault, sizeof fault);
     faults += cmi_options_parse(options, text, "cmpool_config.options", fault, sizeof fault);
     cmi_log_set_level((int)options->verbose);
+    if (options->nvtx) { /* tools are told of each block */
+        options->thread_cache = 0;
+    }
     return faults && options->strict ? CMPOOL_ERR_BAD_OPTION : CMPOOL_OK;
 }
 

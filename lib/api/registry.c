@@ -109,7 +109,13 @@ void cmi_registry_leave(const cmi_entry *entry)
     }
     note_leaving(entry);
     cmi_tracer *due = entry->device->tracer && cmi_tracer_is_due(entry->device->tracer) ? entry->device->tracer : NULL;
+    int ordinal = entry->device->ordinal;
+    uint64_t live_bytes = entry->pool->counters.live_bytes;
+    uint64_t sampled = cmi_nvtx_is_on() && entry->pool->options.nvtx ? entry->pool->owners[0].generation >> 16 : 0;
     cmi_lock_release(&entry->device->lock);
+    if (sampled) {
+        cmi_nvtx_sample(sampled, ordinal, live_bytes);
+    }
     if (due) {
         cmi_tracer_drain(due, &entry->device->lock, false);
     }

@@ -2,7 +2,7 @@
  * Public functions for programs that name no stream (cudaMalloc and cudaFree as they are), and the contexts they may use memory in.
  * Argument checks, then one call into lib/pool under the device lock. Owns nothing.
  */
-#include "api/registry.h"
+#include "api/annotate.h"
 
 cmpool_status cmpool_malloc_unordered(cmpool_t pool, void **ptr, size_t bytes)
 {
@@ -27,7 +27,7 @@ cmpool_status cmpool_malloc_unordered(cmpool_t pool, void **ptr, size_t bytes)
         if (bytes) {
             status = cmi_pool_malloc(entry.pool, &ask, &address);
         }
-        cmi_registry_leave(&entry);
+        cmi_annotate_leave(&entry, address, bytes);
         *ptr = (void *)(uintptr_t)address;
     }
     return cmi_registry_finish(status, "cmpool_malloc_unordered");
@@ -38,11 +38,16 @@ cmpool_status cmpool_free_unordered(cmpool_t pool, void *ptr)
     cmi_entry entry;
     cmpool_status status = cmi_registry_enter(pool, &entry);
     if (status == CMPOOL_OK) {
+        cmi_nvtx_block going = {0};
         if (ptr) {
             const cmi_ask ask = {.owner = entry.owner, .stream = CMI_NO_STREAM};
+            cmi_annotate_going(&entry, (uint64_t)(uintptr_t)ptr, &going);
             status = cmi_pool_free(entry.pool, &ask, (uint64_t)(uintptr_t)ptr);
         }
         cmi_registry_leave(&entry);
+        if (status != CMPOOL_OK) {
+            cmi_annotate_back(&going);
+        }
     }
     return cmi_registry_finish(cmi_registry_not_memory(status), "cmpool_free_unordered");
 }

@@ -88,6 +88,9 @@ void cmi_watch_process(const cmi_options *options)
     if (options->stacks) {
         cmi_stacks_set((uint32_t)options->stacks);
     }
+    if (options->nvtx) {
+        cmi_nvtx_open();
+    }
     if (options->snapshot_at_exit) {
         atomic_store(&exit_file, options->snapshot_at_exit);
     }
@@ -171,6 +174,9 @@ void cmi_watch_refusal(cmpool_t pool)
     cmi_page_note_refusal(entry.pool, refusal.verdict);
     cmi_registry_leave(&entry);
     cmpool_error kept = *cmi_error_detail();
+    if (options.nvtx && cmi_nvtx_is_on()) {
+        cmi_nvtx_mark(CMI_STEP_REFUSE, refusal.request_bytes);
+    }
     if (options.refusal_report) {
         print(&refusal);
     }

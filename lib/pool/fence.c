@@ -325,7 +325,9 @@ cmpool_status cmi_fence_host_wait(cmi_device *device, cmi_pool *pool)
             }
             return status;
         }
+        cmi_step_begin(CMI_STEP_WAIT, 0);
         CUresult code = device->driver->CtxSynchronize();
+        cmi_step_end();
         cmi_capture_barred_end(device, &call);
         pool->counters.host_waits++;
         cmi_ring_write(&pool->ring, CMI_EVENT_WAIT_HOST, 0, 0, 0);

@@ -303,7 +303,9 @@ cmpool_status cmi_source_fill(cmi_pool *pool, const cmi_ask *ask, const cmi_wind
     if (status == CMPOOL_OK && m.arrival_count) {
         status = cmi_device_call_begin(device, &call, 0);
         if (status == CMPOOL_OK) {
+            cmi_step_begin(CMI_STEP_TAKE, (uint64_t)m.arrival_count << pool->heap.page_shift);
             status = map_arrivals(&m);
+            cmi_step_end();
             cmi_device_call_end(device, &call);
         }
         pool->counters.driver_turns += m.chunk_count != 0; /* a growth was counted when its pages were created */

@@ -32,7 +32,9 @@ cmpool_status cmi_pool_add_segment(cmi_pool *pool, cmi_range_kind kind, uint64_t
     device->creations++;
     cmpool_status status = cmi_device_call_begin(device, &call, 0);
     if (status == CMPOOL_OK) {
+        cmi_step_begin(CMI_STEP_GROW, pages << heap->page_shift);
         status = cmi_segment_create(device->store, kind, pages, &range);
+        cmi_step_end();
         cmi_device_call_end(device, &call);
     }
     device->creating--;

@@ -34,7 +34,9 @@ cmpool_status cmi_source_create(cmi_pool *pool, cmi_hand *hand, uint32_t count, 
     device->creations++;
     cmpool_status status = cmi_device_call_begin(device, &call, 0);
     if (status == CMPOOL_OK) {
+        cmi_step_begin(CMI_STEP_GROW, (uint64_t)count << pool->heap.page_shift);
         status = cmi_store_create(device->store, hand->pages + hand->count, count, got);
+        cmi_step_end();
         cmi_device_call_end(device, &call);
     }
     device->creating--;

@@ -98,6 +98,7 @@ static uint32_t release_run(cmi_pool *pool, uint64_t offset, uint32_t count)
     cmpool_status status = cmi_capture_barred_begin(device, &call, 0);
     uint32_t gone = 0;
     if (status == CMPOOL_OK) {
+        cmi_step_begin(CMI_STEP_TRIM, (uint64_t)count << heap->page_shift);
         cmi_arena_unmap(&pool->arena, offset, count, unmapped, &status);
         uint32_t leaving[TRIM_RUN];
         for (uint32_t i = 0; i < count; i++) {
@@ -106,6 +107,7 @@ static uint32_t release_run(cmi_pool *pool, uint64_t offset, uint32_t count)
             }
         }
         cmi_store_release(device->store, leaving, CMI_MUTATION(PAGE_LEAKED) && gone ? gone - 1 : gone);
+        cmi_step_end();
         cmi_capture_barred_end(device, &call);
     }
     for (uint32_t i = 0; i < count;) {

@@ -70,12 +70,16 @@ static cmpool_status wait_for(cmi_device *device, cmi_pool *pool, uint32_t strea
     cmpool_status status = stream == CMI_NO_STREAM ? cmi_capture_barred_begin(device, &call, 0)
                                                    : cmi_device_call_begin(device, &call, device->streams[stream].context);
     if (status == CMPOOL_OK && stream == CMI_NO_STREAM) {
+        cmi_step_begin(CMI_STEP_WAIT, 0);
         CUresult code = wait_everywhere(device, event, contexts, count);
+        cmi_step_end();
         cmi_capture_barred_end(device, &call);
         status = cmi_driver_status("cuCtxWaitEvent", code);
         pool->counters.device_waits++;
     } else if (status == CMPOOL_OK) {
+        cmi_step_begin(CMI_STEP_WAIT, 0);
         CUresult code = device->driver->StreamWaitEvent(handle, event, 0);
+        cmi_step_end();
         cmi_device_call_end(device, &call);
         status = cmi_driver_status("cuStreamWaitEvent", code);
         pool->counters.device_waits++;

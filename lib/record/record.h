@@ -8,6 +8,7 @@
 
 #include "record/counters.h"
 #include "record/notes.h"
+#include "record/nvtx.h"
 #include "record/ring.h"
 #include "record/stacks.h"
 #include "record/tags.h"

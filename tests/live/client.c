@@ -59,6 +59,9 @@ static cmpool_status obey(const char *word, size_t bytes)
     if (strcmp(word, "small") == 0) {
         return come_and_go();
     }
+    if (strcmp(word, "trim") == 0) {
+        return cmpool_trim(pool, 0, NULL);
+    }
     if (strcmp(word, "fork") == 0) {
         return fork_and_end();
     }
