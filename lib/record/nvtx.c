@@ -82,12 +82,19 @@ static void extend(cmi_nvtx_extend tool, unsigned number, unsigned version, intp
     }
 }
 
+/* The library stands in for a tool where it takes the program's ranges as tags; it has nothing to tell itself. */
+static bool is_ours(cmi_nvtx_start tool)
+{
+    Dl_info it, self;
+    return dladdr((void *)(uintptr_t)tool, &it) && dladdr((void *)(uintptr_t)get_table, &self) && it.dli_fbase == self.dli_fbase;
+}
+
 static void start(void)
 {
-    const char *path = getenv(CMI_NVTX_TOOL_VARIABLE);
+    const char *next = getenv(CMI_NVTX_NEXT_VARIABLE), *path = next && next[0] ? next : getenv(CMI_NVTX_TOOL_VARIABLE);
     void *library = path && path[0] ? dlopen(path, RTLD_LAZY) : NULL;
     cmi_nvtx_start tool = library ? (cmi_nvtx_start)(uintptr_t)dlsym(library, CMI_NVTX_TOOL_START) : NULL;
-    if (!tool || !tool(get_table)) {
+    if (!tool || is_ours(tool) || !tool(get_table)) {
         cmi_log(CMI_LOG_NOTE, "nvtx: no tool, %s is %s", CMI_NVTX_TOOL_VARIABLE, path ? path : "not set");
         return;
     }
@@ -121,7 +128,7 @@ static cmi_nvtx_attributes attributes_of(cmi_step step, uint64_t number)
                                  .message.ascii = step_names[step]};
 }
 
-void cmi_nvtx_push(cmi_step step, uint64_t number)
+void cmi_nvtx_step_begin(cmi_step step, uint64_t number)
 {
     const cmi_nvtx_attributes attributes = attributes_of(step, number);
     if (core2[CMI_NVTX_DOMAIN_PUSH]) {
@@ -129,7 +136,7 @@ void cmi_nvtx_push(cmi_step step, uint64_t number)
     }
 }
 
-void cmi_nvtx_pop(void)
+void cmi_nvtx_step_end(void)
 {
     if (core2[CMI_NVTX_DOMAIN_POP]) {
         ((cmi_nvtx_domain_pop)core2[CMI_NVTX_DOMAIN_POP])(domain);

@@ -25,20 +25,20 @@ void cmi_nvtx_open(void);
 /* The library's code goes, or this is a fork's child: nothing is called any more. */
 void cmi_nvtx_close(void);
 
-void cmi_nvtx_push(cmi_step step, uint64_t number);
-void cmi_nvtx_pop(void);
+void cmi_nvtx_step_begin(cmi_step step, uint64_t number);
+void cmi_nvtx_step_end(void);
 void cmi_nvtx_mark(cmi_step step, uint64_t number);
 /* Around a driver call, after the lock was dropped and before it is taken again. */
 static inline void cmi_step_begin(cmi_step step, uint64_t number)
 {
     if (cmi_nvtx_is_on()) {
-        cmi_nvtx_push(step, number);
+        cmi_nvtx_step_begin(step, number);
     }
 }
 static inline void cmi_step_end(void)
 {
     if (cmi_nvtx_is_on()) {
-        cmi_nvtx_pop();
+        cmi_nvtx_step_end();
     }
 }
 

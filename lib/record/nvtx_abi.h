@@ -11,6 +11,8 @@
 
 /* The tool's library is named by this variable and has these two functions; both answer 0 when they want nothing. */
 #define CMI_NVTX_TOOL_VARIABLE "NVTX_INJECTION64_PATH"
+/* Where that names this library itself, for the ranges of the program: the tool proper. */
+#define CMI_NVTX_NEXT_VARIABLE "CUDAMEMPOOL_NVTX_TOOL"
 #define CMI_NVTX_TOOL_START "InitializeInjectionNvtx2"
 #define CMI_NVTX_TOOL_EXTEND "InitializeInjectionNvtxExtension"
 
@@ -32,15 +34,23 @@ enum {
     CMI_NVTX_CUDART_PLACES = 7,
     CMI_NVTX_CORE2_PLACES = 16,
     CMI_NVTX_SYNC_PLACES = 7,
+    /* of CORE */
+    CMI_NVTX_RANGE_PUSH = 8,
+    CMI_NVTX_RANGE_PUSH_ASCII = 9,
+    CMI_NVTX_RANGE_PUSH_WIDE = 10,
+    CMI_NVTX_RANGE_POP = 11,
     /* of CORE2 */
     CMI_NVTX_DOMAIN_MARK = 1,
     CMI_NVTX_DOMAIN_PUSH = 4,
     CMI_NVTX_DOMAIN_POP = 5,
+    CMI_NVTX_DOMAIN_STRING = 10,
     CMI_NVTX_DOMAIN_CREATE = 12,
     CMI_NVTX_DOMAIN_DESTROY = 14,
     /* event attributes */
     CMI_NVTX_ATTRIBUTES_VERSION = 3,
     CMI_NVTX_MESSAGE_ASCII = 1,
+    CMI_NVTX_MESSAGE_UNICODE = 2,
+    CMI_NVTX_MESSAGE_REGISTERED = 3,
     CMI_NVTX_PAYLOAD_UINT64 = 1,
     /* extensions: number and version of each, places, functions */
     CMI_NVTX_EXTENSION_PLACES = 63,
@@ -119,6 +129,11 @@ typedef void (*cmi_nvtx_domain_destroy)(cmi_nvtx_domain domain);
 typedef void (*cmi_nvtx_domain_mark)(cmi_nvtx_domain domain, const cmi_nvtx_attributes *attributes);
 typedef int (*cmi_nvtx_domain_push)(cmi_nvtx_domain domain, const cmi_nvtx_attributes *attributes);
 typedef int (*cmi_nvtx_domain_pop)(cmi_nvtx_domain domain);
+typedef const void *(*cmi_nvtx_string)(cmi_nvtx_domain domain, const char *text); /* a handle for messages */
+typedef int (*cmi_nvtx_push)(const cmi_nvtx_attributes *attributes);
+typedef int (*cmi_nvtx_push_ascii)(const char *message);
+typedef int (*cmi_nvtx_push_wide)(const wchar_t *message);
+typedef int (*cmi_nvtx_pop)(void);
 
 /* ---- memory ------------------------------------------------------------------------------------------- */
 

@@ -33,7 +33,8 @@ static cmi_nvtx_domain create(const char *name)
 static void write_event(const char *kind, cmi_nvtx_domain domain, const cmi_nvtx_attributes *a)
 {
     bool sound = domain == (cmi_nvtx_domain)&out && a->version == CMI_NVTX_ATTRIBUTES_VERSION && a->size == sizeof *a &&
-                 a->message_type == CMI_NVTX_MESSAGE_ASCII && a->payload_type == CMI_NVTX_PAYLOAD_UINT64;
+                 (a->message_type == CMI_NVTX_MESSAGE_ASCII || a->message_type == CMI_NVTX_MESSAGE_REGISTERED) &&
+                 a->payload_type == CMI_NVTX_PAYLOAD_UINT64;
     fprintf(out, "%s %s %llu\n", sound ? kind : "bad", a->message.ascii, (unsigned long long)a->payload);
 }
 
@@ -49,6 +50,32 @@ static int pop(cmi_nvtx_domain domain)
 {
     fprintf(out, domain == (cmi_nvtx_domain)&out ? "pop\n" : "bad pop\n");
     return 0;
+}
+
+static int range_push(const cmi_nvtx_attributes *a)
+{
+    fprintf(out, "range %s\n", a->message.ascii);
+    return 0;
+}
+
+static int range_push_ascii(const char *message)
+{
+    fprintf(out, "range %s\n", message);
+    return 0;
+}
+
+static int range_push_wide(const wchar_t *message)
+{
+    fprintf(out, "range %ls\n", message);
+    return 0;
+}
+
+static int range_pop(void) { return -1; }
+
+static const void *string(cmi_nvtx_domain domain, const char *text)
+{
+    (void)domain;
+    return strdup(text);
 }
 
 /* ---- memory and counters ------------------------------------------------------------------------------ */
@@ -117,11 +144,18 @@ int InitializeInjectionNvtx2(cmi_nvtx_get_table get_table)
         for (unsigned i = 1; i < count && set != CMI_NVTX_CORE2; i++) {
             *places[i] = (cmi_nvtx_function)abort;
         }
+        if (set == CMI_NVTX_CORE) {
+            *places[CMI_NVTX_RANGE_PUSH] = (cmi_nvtx_function)range_push;
+            *places[CMI_NVTX_RANGE_PUSH_ASCII] = (cmi_nvtx_function)range_push_ascii;
+            *places[CMI_NVTX_RANGE_PUSH_WIDE] = (cmi_nvtx_function)range_push_wide;
+            *places[CMI_NVTX_RANGE_POP] = (cmi_nvtx_function)range_pop;
+        }
     }
     if (callbacks->get_places(CMI_NVTX_SYNC + 1, &places, &count) || !callbacks->get_places(CMI_NVTX_CORE2, &places, &count) ||
         count != CMI_NVTX_CORE2_PLACES || places[count]) {
         return 0;
     }
+    *places[CMI_NVTX_DOMAIN_STRING] = (cmi_nvtx_function)string;
     *places[CMI_NVTX_DOMAIN_CREATE] = (cmi_nvtx_function)create;
     *places[CMI_NVTX_DOMAIN_MARK] = (cmi_nvtx_function)mark;
     *places[CMI_NVTX_DOMAIN_PUSH] = (cmi_nvtx_function)push;
