@@ -96,4 +96,4 @@ def scratch():
 
 def sanitized():
     with open(os.path.join(BUILD, "CMakeCache.txt"), encoding="utf-8") as file:
-        return any(re.match(r"CMPOOL_SANITIZE:\w+=.", line) for line in file)
+        return any(re.match(r"CMPOOL_SANITIZE:\w+=.|CMPOOL_FUZZ:\w+=ON", line) for line in file)
