@@ -21,7 +21,7 @@ EXPECTED = {
     "unit/test_pool_faults": {"segments": SEGMENTS},
     "unit/test_pool_segments": {
         "a_device_without_virtual_memory": SEGMENTS, "a_free_that_fails": SEGMENTS, "a_refusal_says_that_memory_does_not_move": SEGMENTS,
-        "addresses_that_are_no_multiple_of_a_page": SEGMENTS, "beside_a_pool_that_moves_pages": SEGMENTS, "captures_stay_valid": SEGMENTS,
+        "addresses_that_are_no_multiple_of_a_page": SEGMENTS, "beside_a_pool_that_moves_pages": SEGMENTS, "caches_forget_a_segment_that_goes": SEGMENTS, "captures_stay_valid": SEGMENTS,
         "limit_headroom_and_reserve": SEGMENTS, "memory_waits_for_its_streams": SEGMENTS,
         "segments_as_long_as_the_request_wants": SEGMENTS, "whole_segments_go_back": SEGMENTS},
     "unit/test_api_arguments": {"more_than_the_device": COUNTS, "figures_add_up": COUNTS},
