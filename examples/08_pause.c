@@ -5,12 +5,7 @@
  */
 #include "example.h"
 
-static unsigned long long reserved(cmpool_t pool)
-{
-    cmpool_stats stats = {.struct_size = sizeof stats};
-    check(cmpool_stats_get(pool, &stats));
-    return (unsigned long long)stats.reserved_bytes;
-}
+static unsigned long long reserved(cmpool_t pool) { return (unsigned long long)stats_of(pool).reserved_bytes; }
 
 static void *take_tagged(cmpool_t pool, size_t bytes, const char *tag, cmpool_stream stream)
 {

@@ -260,6 +260,37 @@ CMPOOL_API cmpool_status cmpool_capture_end(cmpool_t set);
  */
 CMPOOL_API cmpool_status cmpool_capture_release(cmpool_t set);
 
+/* ---- growing regions ---------------------------------------------------------------------------- */
+
+/*
+ * A region is a stretch of addresses of which a first part has memory, for caches and lists that grow: what is there already is never
+ * copied. It is named by its first address. Create keeps addresses for max_bytes (1 to 2^47, rounded up to pages) and takes no memory.
+ * Returns OK, INVALID_ARGUMENT, INVALID_POOL, UNSUPPORTED (a private pool or capture set, or backend:malloc), OUT_OF_HOST_MEMORY,
+ * OUT_OF_ADDRESSES, DRIVER, SHUTTING_DOWN, DEVICE_LOST, FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_region_create(cmpool_t pool, void **base, size_t max_bytes);
+
+/*
+ * Let the first `bytes` (at most max_bytes; rounded up to pages) have memory, for use on `stream` from now on; what the region had stays.
+ * Pages come from wherever the pool has them, as for cmpool_malloc. Nothing happens if the region is that long already, but that the stream
+ * counts as one that uses it. On failure it is as long as before.
+ * Returns as cmpool_malloc; NOT_OURS, INTERIOR_POINTER (base names no region of the pool), INVALID_ARGUMENT (bytes above max_bytes), BUSY
+ * (another thread is growing it), CAPTURE (the stream is captured), PAUSED.
+ */
+CMPOOL_API cmpool_status cmpool_region_grow(cmpool_t pool, void *base, size_t bytes, cmpool_stream stream);
+
+/*
+ * Give up the memory behind the first `bytes` (rounded up to pages). Like a free on `stream`: its pages serve others behind what the
+ * streams have been given until now that grew the region or were named by cmpool_record_use. Nothing happens if the region is no longer.
+ * Returns OK, NOT_OURS, INTERIOR_POINTER, INVALID_ARGUMENT, INVALID_POOL, BUSY, CAPTURE, PAUSED, OUT_OF_HOST_MEMORY, DRIVER,
+ * SHUTTING_DOWN, DEVICE_LOST, FORKED.
+ */
+CMPOOL_API cmpool_status cmpool_region_shrink(cmpool_t pool, void *base, size_t bytes, cmpool_stream stream);
+
+/* The same for all of it, and the addresses too. cmpool_free on a region answers UNSUPPORTED; a pool with regions is BUSY. Returns as
+ * cmpool_region_shrink. */
+CMPOOL_API cmpool_status cmpool_region_destroy(cmpool_t pool, void *base, cmpool_stream stream);
+
 /* ---- pause and resume --------------------------------------------------------------------------- */
 
 typedef enum cmpool_contents {

@@ -367,7 +367,7 @@ static cmpool_status destroy(record *found, const cmi_entry *entry)
         cmi_owner_remove(pool, entry->owner);
         return CMPOOL_OK;
     }
-    if (has_private_pools(pool) || pool->counters.live_blocks || cmi_pinned_figures_of(pool).live_blocks) {
+    if (has_private_pools(pool) || pool->region_count || pool->counters.live_blocks || cmi_pinned_figures_of(pool).live_blocks) {
         return CMPOOL_ERR_BUSY;
     }
     if (cmi_capture_is_live()) { /* nothing can be unmapped; none begins from here on, since we hold the registry's lock */

@@ -240,6 +240,23 @@ void cmi_heap_make_live(cmi_heap *heap, cmi_block_id id, uint32_t binset, uint64
     block->slack = (uint16_t)(block->bytes - requested < CMI_UNIT ? block->bytes - requested : 0);
 }
 
+void cmi_heap_grow_live(cmi_heap *heap, cmi_block_id id, cmi_block_id behind)
+{
+    heap->changes++;
+    cmi_block_absorb(heap, id, behind);
+}
+
+cmi_block_id cmi_heap_shrink_live(cmi_heap *heap, cmi_block_id id, uint64_t bytes)
+{
+    cmi_block_id behind = cmi_block_split(heap, id, cmi_heap_block(heap, id)->offset + bytes);
+    cmi_block *block = cmi_heap_block(heap, behind);
+    block->kind = CMI_BLOCK_BUSY;
+    block->binset = CMI_NO_BINSET;
+    block->stamp = CMI_HEAP_NO_STAMP;
+    block->tag = block->stack = 0;
+    return behind;
+}
+
 void cmi_heap_change_set(cmi_heap *heap, cmi_block_id id, uint32_t binset)
 {
     cmi_block *block = cmi_heap_block(heap, id);

@@ -244,6 +244,9 @@ cmi_block_id cmi_heap_make_stale(cmi_heap *heap, cmi_block_id block);
 cmi_block_id cmi_heap_join_busy(cmi_heap *heap, cmi_block_id low, cmi_block_id high);
 /* A BUSY or HOLE block becomes LIVE. */
 void cmi_heap_make_live(cmi_heap *heap, cmi_block_id block, uint32_t binset, uint64_t requested, uint32_t tag, uint64_t time_ns);
+/* A LIVE block takes over the BUSY one behind it; and gives up what is behind its first `bytes`, which is BUSY then. */
+void cmi_heap_grow_live(cmi_heap *heap, cmi_block_id block, cmi_block_id behind);
+cmi_block_id cmi_heap_shrink_live(cmi_heap *heap, cmi_block_id block, uint64_t bytes);
 /* A LIVE block counts as asked for with another bin set from now on. */
 void cmi_heap_change_set(cmi_heap *heap, cmi_block_id block, uint32_t binset);
 /*

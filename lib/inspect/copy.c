@@ -6,6 +6,7 @@
 #include "inspect/copy.h"
 
 #include "pool/cache.h"
+#include "pool/region.h"
 
 #include <string.h>
 
@@ -61,6 +62,7 @@ static void keep_pool(store *into, const cmi_pool *pool, cmi_pool_copy *to)
     cmi_pool_copy copy = {.pool = *pool};
     keep_heap(into, &pool->heap, &copy.pool.heap);
     copy.pool.owners = keep(into, pool->owners, pool->owner_count * sizeof *pool->owners);
+    copy.pool.regions = keep(into, pool->regions, pool->region_count * sizeof *pool->regions);
     copy.pool.notes.places = keep(into, pool->notes.places, pool->notes.room * sizeof *pool->notes.places);
     copy.ranges = get(into, pool->arena.range_count * sizeof *copy.ranges);
     for (uint32_t i = 0; i < pool->arena.range_count; i++) {

@@ -4,6 +4,8 @@
  */
 #include "inspect/sections.h"
 
+#include "pool/region.h"
+
 /* What the runs add up to, known when all are written. */
 typedef struct sums {
     uint64_t *by_stream; /* pending bytes; the last one: of several streams */
@@ -222,7 +224,8 @@ static void write_slots(cmi_json *json, const cmi_copy *copy, const cmi_pool_cop
 
 static void write_owners(cmi_json *json, const cmi_pool_copy *pool, const sums *s)
 {
-    static const char *const kinds[] = {[CMI_OWNER_POOL] = "pool", [CMI_OWNER_PRIVATE] = "private", [CMI_OWNER_CAPTURE] = "capture"};
+    static const char *const kinds[] = {
+        [CMI_OWNER_POOL] = "pool", [CMI_OWNER_PRIVATE] = "private", [CMI_OWNER_REGION] = "region", [CMI_OWNER_CAPTURE] = "capture"};
     cmi_json_table(json, "owners", "owner kind handle captures live_blocks live_bytes free_bytes allocations frees peak_live_bytes");
     for (uint32_t i = 0; i < pool->pool.owner_count; i++) {
         const cmi_owner *owner = &pool->pool.owners[i];
@@ -240,6 +243,21 @@ static void write_owners(cmi_json *json, const cmi_pool_copy *pool, const sums *
         cmi_json_number(json, NULL, owner->allocations);
         cmi_json_number(json, NULL, owner->frees);
         cmi_json_number(json, NULL, owner->peak_live_bytes);
+        cmi_json_end(json, ']');
+    }
+    cmi_json_table_end(json);
+}
+
+static void write_regions(cmi_json *json, const cmi_pool_copy *pool)
+{
+    cmi_json_table(json, "regions", "address bytes max_bytes tag");
+    for (uint32_t i = 0; i < pool->pool.region_count; i++) {
+        const cmi_region *region = &pool->pool.regions[i];
+        cmi_json_row(json);
+        cmi_json_number(json, NULL, region->base);
+        cmi_json_number(json, NULL, region->bytes);
+        cmi_json_number(json, NULL, region->most);
+        cmi_json_number(json, NULL, region->tag);
         cmi_json_end(json, ']');
     }
     cmi_json_table_end(json);
@@ -271,6 +289,7 @@ bool cmi_sections_memory(cmi_json *json, const cmi_copy *copy, const cmi_pool_co
     write_slabs(json, copy, pool, &s);
     write_notes(json, pool);
     write_owners(json, pool, &s);
+    write_regions(json, pool);
     write_pending(json, &s);
     sums_close(&s);
     return true;

@@ -43,6 +43,8 @@ typedef enum outcome { PLAN_DONE, PLAN_AGAIN, PLAN_SHORT, PLAN_FAILED } outcome;
 
 /* Fill pool->use for a search on behalf of a request of `asker` (ask NULL: of nobody in particular). false: no host memory. */
 bool cmi_plan_mark_usable(cmi_pool *pool, const cmi_pool *asker, const cmi_ask *ask, reach far);
+/* In the same array, pages that have been left in growing regions: they may be taken away, but nobody lives there. */
+void cmi_plan_add_region_pages(cmi_pool *pool, const cmi_ask *ask, reach far);
 /* Serve the request from memory that lies together already, within reach. */
 outcome cmi_plan_in_place(climb *c, reach far, cmi_block_id *block, cmpool_status *status);
 /* Serve it from a window that pages are brought to; new pages only if it may grow. */

@@ -84,6 +84,7 @@ uint64_t cmi_donors_add_siblings(climb *c, uint64_t most, uint32_t *count)
         if (other == c->pool || other->dying || other->segmented || !cmi_plan_mark_usable(other, c->pool, c->ask, far)) {
             continue;
         }
+        cmi_plan_add_region_pages(other, c->ask, far);
         uint64_t floor = CMI_MUTATION(FLOOR_IGNORED) ? 0 : cmi_div_up(other->options.floor, other->heap.source.page_bytes);
         uint64_t spare = other->reserved_pages > floor ? other->reserved_pages - floor : 0;
         uint64_t pages = cmi_donors_add(c, other, 0, 0, cmi_min_u64(spare, most - total), count);

@@ -4,6 +4,7 @@
  */
 #include "pool/cache.h"
 #include "pool/pause.h"
+#include "pool/region.h"
 
 enum { FREES_PER_FENCE = 64, FREES_PER_EPOCH = 256 };
 static const uint64_t BYTES_PER_FENCE = UINT64_C(64) << 20;
@@ -47,6 +48,11 @@ static uint32_t stamp_of_free(cmi_device *device, uint32_t uses, uint32_t first,
     return stamp;
 }
 
+uint32_t cmi_pool_stamp_of_free(cmi_device *device, uint32_t uses, uint32_t first, uint32_t last, uint64_t ticket)
+{
+    return stamp_of_free(device, uses, first, last, ticket, true);
+}
+
 /* Of a set's memory only what a capture of the set frees has no work of the program behind it. May drop and retake the lock. */
 static cmpool_status may_do_without_stamp(cmi_pool *pool, uint32_t owner, uint32_t stream, CUstream handle, bool *may)
 {
@@ -72,6 +78,9 @@ cmpool_status cmi_pool_free(cmi_pool *pool, const cmi_ask *ask, uint64_t address
     }
     if (status != CMPOOL_OK) {
         return status;
+    }
+    if (pool->region_count && cmi_region_at(pool, address)) {
+        return CMPOOL_ERR_UNSUPPORTED; /* it ends by cmpool_region_destroy */
     }
     uint32_t first_set = cmi_heap_block(heap, place.block)->binset;
     uint32_t first = cmi_heap_binset(heap, first_set)->key;

@@ -76,6 +76,9 @@ static void promote(climb *c)
 static cmi_block_id bins_again(cmi_pool *pool, const cmi_ask *ask)
 {
     cmi_heap *heap = &pool->heap;
+    if (ask->at) {
+        return 0;
+    }
     uint32_t own = cmi_owner_binset(pool, ask->owner, ask->stream, 0);
     cmi_block_id id = own ? cmi_heap_best_fit(heap, own, ask->bytes, ask->align) : 0;
     cmi_block_id done = cmi_heap_best_fit(heap, pool->owners[ask->owner].done[0], ask->bytes, ask->align);

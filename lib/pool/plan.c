@@ -2,7 +2,7 @@
  * Plans: the window that a request is to get, and where its pages come from. Owns nothing but the pool's scratch; runs under the device
  * lock, dropped only where a plan is made again afterwards; called by the ladder.
  */
-#include "pool/climb.h"
+#include "pool/region.h"
 
 #include <string.h>
 
@@ -15,6 +15,9 @@ static bool may_look(const cmi_pool *pool, const cmi_pool *asker, const cmi_ask 
     bool capture = ask && (ask->captured || asker->owners[ask->owner].kind == CMI_OWNER_CAPTURE);
     bool own = ask && pool == asker && set->owner == ask->owner;
     if (!own && pool->owners[set->owner].kind == CMI_OWNER_CAPTURE && !CMI_MUTATION(GRAPH_MEMORY_SHARED)) {
+        return false;
+    }
+    if (pool->owners[set->owner].kind == CMI_OWNER_REGION) { /* see cmi_plan_add_region_pages */
         return false;
     }
     return !capture || CMI_MUTATION(PENDING_FED_TO_CAPTURE) || set->kind == CMI_BINSET_DONE ||
@@ -41,6 +44,18 @@ bool cmi_plan_mark_usable(cmi_pool *pool, const cmi_pool *asker, const cmi_ask *
         }
     }
     return true;
+}
+
+void cmi_plan_add_region_pages(cmi_pool *pool, const cmi_ask *ask, reach far)
+{
+    for (uint32_t i = 1; pool->region_owner && i <= pool->heap.binset_count; i++) {
+        const cmi_binset *set = pool->heap.binsets[i];
+        if (set && set->owner == pool->region_owner) {
+            bool captured = ask->captured;
+            bool finished = set->kind == CMI_BINSET_DONE || (set->kind == CMI_BINSET_STREAM && set->key == ask->stream && !captured);
+            pool->use[i] = finished || (far >= REACH_PENDING && !captured) ? CMI_USE_PAGES : CMI_USE_NOT;
+        }
+    }
 }
 
 /* ---- growth ------------------------------------------------------------------------------------- */
@@ -249,6 +264,7 @@ static outcome choose_pages(climb *c, const cmi_window *window, uint64_t growth,
     create->slack = cmi_min_u64(cmi_min_u64(missing, growth), too_many_stale(pool) ? missing : slack_pages(pool, c->ask->bytes));
     bool may_move = pool->options.stale_budget || !cmi_capture_is_live(); /* the strict form unmaps first */
     keep_graph_memory(pool);
+    cmi_plan_add_region_pages(pool, c->ask, c->reach);
     uint64_t idle = may_move ? cmi_donors_add(c, pool, window->offset, c->ask->bytes, missing - create->slack, &c->donor_count) : 0;
     uint64_t room = cmi_plan_pages_below_limit(pool), given = 0;
     if (idle != UINT64_MAX && may_move && c->use_siblings && create->slack + idle < missing && create->slack < room) {
@@ -299,15 +315,20 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
         return PLAN_FAILED;
     }
     cmi_window window;
-    if (!cmi_heap_find_window(&pool->heap, pool->use, ask->bytes, ask->align, &window)) {
+    bool found =
+        ask->at ? cmi_region_window(pool, ask, &window) : cmi_heap_find_window(&pool->heap, pool->use, ask->bytes, ask->align, &window);
+    if (!found) {
         if (c->in_place) {
             return PLAN_SHORT;
+        }
+        if (ask->at) {
+            return cmi_region_clear(pool, status);
         }
         return pool->segmented ? want_segment(c, growth, status) : cmi_plan_want_addresses(c, status);
     }
     wanted create_first;
     outcome chosen = choose_pages(c, &window, growth, &create_first, status);
-    if (chosen == PLAN_SHORT && c->use_siblings && !c->in_place && find_empty_window(c, &window)) {
+    if (chosen == PLAN_SHORT && c->use_siblings && !c->in_place && !ask->at && find_empty_window(c, &window)) {
         chosen = choose_pages(c, &window, growth, &create_first, status);
     }
     if (chosen != PLAN_DONE) {

@@ -2,6 +2,7 @@
  * A pool's making and ending, and where an address points. Owns the pool record; guarded by the device lock; called by api.
  */
 #include "pool/cache.h"
+#include "pool/region.h"
 
 cmpool_status cmi_pool_create(cmi_pool **out, cmi_device *device, const cmi_options *options)
 {
@@ -88,6 +89,7 @@ cmpool_status cmi_pool_destroy(cmi_pool *pool)
             cmi_meta_free(pool->owners[i].of_stream[small], pool->owners[i].of_stream_room * sizeof(uint32_t));
         }
     }
+    cmi_meta_free(pool->regions, pool->region_room * sizeof *pool->regions);
     cmi_heap_fini(&pool->heap);
     cmi_ring_close(&pool->ring);
     cmi_notes_fini(&pool->notes);

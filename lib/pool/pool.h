@@ -140,6 +140,7 @@ typedef struct cmi_device {
 typedef enum cmi_owner_kind {
     CMI_OWNER_POOL,    /* number 0: the pool itself */
     CMI_OWNER_PRIVATE, /* reuses its own blocks first; its idle whole pages serve everybody */
+    CMI_OWNER_REGION,  /* free memory within growing regions: its pages serve everybody, but nobody in place */
     CMI_OWNER_CAPTURE  /* memory of CUDA graphs: what it ever took is its own until it is released, free or not */
 } cmi_owner_kind;
 
@@ -185,7 +186,9 @@ struct cmi_pool {
     bool traced; /* its calls go into the device's trace */
     cmpool_low_memory_fn low_memory;
     void *low_memory_user;
-    struct cmi_shown *shown;   /* its place in the live page, lib/inspect's; NULL: none */
+    struct cmi_shown *shown;    /* its place in the live page, lib/inspect's; NULL: none */
+    struct cmi_region *regions; /* by address, see region.h */
+    uint32_t region_count, region_room, region_owner;
     struct cmi_pause *pause;   /* NULL: nothing of it is paused */
     bool asleep;               /* paused as a whole: nothing is handed out */
     struct cmi_pinned *pinned; /* lib/pinned's; NULL: it has no pinned host memory yet */
@@ -346,12 +349,16 @@ typedef struct cmi_ask {
     CUcontext context; /* of a default stream: whose; NULL is the primary one */
     unsigned small;    /* 1: a page for small blocks is wanted */
     bool captured;     /* the stream is being captured: it cannot be made to wait */
+    uint64_t at;       /* not 0: the window begins there, in a growing region */
     bool exportable;   /* a segment of its own is wanted, with a handle for other processes */
 } cmi_ask;
 
 cmpool_status cmi_pool_malloc(cmi_pool *pool, cmi_ask *ask, uint64_t *address);
 /* ask: owner, stream, handle and context; the rest is not looked at. */
 cmpool_status cmi_pool_free(cmi_pool *pool, const cmi_ask *ask, uint64_t address);
+/* Everything that was done to a block is ordered before `ticket` on each stream that touched it: those in `uses` (taken over), the first
+ * and the last. CMI_NO_STAMP where that is one stream. Needs what cmi_pool_make_ready gives. */
+uint32_t cmi_pool_stamp_of_free(cmi_device *device, uint32_t uses, uint32_t first, uint32_t last, uint64_t ticket);
 cmpool_status cmi_pool_record_use(cmi_pool *pool, uint64_t address, uint32_t stream);
 /* Where an address points: OK (start of a live block), INTERIOR_POINTER, ALREADY_FREED or NOT_OURS. slot is set for slab blocks. */
 typedef struct cmi_place {
@@ -433,6 +440,8 @@ cmpool_status cmi_source_fill(cmi_pool *pool, const cmi_ask *ask, const cmi_wind
                               uint32_t donor_count, cmi_block_id *block);
 /* Give `count` slots from an address on a state; EMPTY ones forget page and stamp. */
 void cmi_source_set_slots(cmi_pool *pool, uint64_t address, uint32_t count, cmi_slot_state state);
+/* A block of slots that have lost their pages is a hole, or kept where it is a region's; and its slots with it. */
+void cmi_source_vacate(cmi_pool *pool, cmi_block_id block);
 /* Unmap stale slots whose stamp is seen done, in runs; at most `most` slots. Drops and retakes the lock. Returns slots unmapped. */
 uint64_t cmi_source_unmap_stale(cmi_pool *pool, uint64_t most);
 /* The same for all pools of a device. */

@@ -14,8 +14,7 @@ static void publish_part(move *m, const chunk *c, uint32_t first, uint32_t count
     cmi_block_id id = cmi_heap_cut(&donor->heap, cmi_heap_find(&donor->heap, a->from), a->from, (uint64_t)count << donor->heap.page_shift);
     cmi_slot *slot = cmi_arena_slot(&donor->arena, a->from);
     if (a->gone || (a->landed && CMI_MUTATION(STALE_SLOT_REUSED))) {
-        cmi_source_set_slots(donor, a->from, count, CMI_SLOT_EMPTY);
-        cmi_heap_make_hole(&donor->heap, id);
+        cmi_source_vacate(donor, id);
         for (uint32_t i = 0; i < count && !a->landed; i++) {
             hand->pages[hand->count++] = m->pages[first + i];
         }
@@ -167,8 +166,7 @@ void cmi_move_unpublish_window(move *m)
                 /* Nothing is mapped before the asking stream waits for all of the pages, so they are its own now. */
                 free_from_now(m, id);
             } else {
-                cmi_source_set_slots(m->pool, low, 1, CMI_SLOT_EMPTY);
-                cmi_heap_make_hole(heap, id);
+                cmi_source_vacate(m->pool, id);
             }
         }
     }

@@ -3,7 +3,7 @@
  * the slot tables; guarded by the device lock, dropped around driver calls while the slots concerned are MOVING and the blocks BUSY;
  * called by the ladder, move.c and trim.
  */
-#include "pool/pool.h"
+#include "pool/region.h"
 
 /* ---- pages in hand ------------------------------------------------------------------------------ */
 
@@ -78,6 +78,21 @@ void cmi_source_set_slots(cmi_pool *pool, uint64_t address, uint32_t count, cmi_
     }
 }
 
+void cmi_source_vacate(cmi_pool *pool, cmi_block_id id)
+{
+    cmi_heap *heap = &pool->heap;
+    cmi_block *block = cmi_heap_block(heap, id);
+    uint32_t count = (uint32_t)(block->bytes >> heap->page_shift);
+    cmi_source_set_slots(pool, block->offset, count, CMI_SLOT_EMPTY);
+    if (pool->region_count && cmi_region_at(pool, block->offset)) { /* all of it: regions have held pages around them */
+        cmi_source_set_slots(pool, block->offset, count, CMI_SLOT_HELD);
+        block->kind = CMI_BLOCK_BUSY;
+        block->binset = CMI_NO_BINSET;
+    } else {
+        cmi_heap_make_hole(heap, id);
+    }
+}
+
 /* ---- stale slots -------------------------------------------------------------------------------- */
 
 static bool may_unmap(const cmi_pool *pool, const cmi_slot *slot)
@@ -140,10 +155,10 @@ static void publish_unmapped(cmi_pool *pool, uint64_t offset, uint32_t count, co
         for (uint32_t k = i; k < j && unmapped[i]; k++) {
             cmi_stamp_drop(pool->device, slot[k].stamp);
         }
-        cmi_source_set_slots(pool, at, j - i, unmapped[i] ? CMI_SLOT_EMPTY : CMI_SLOT_STALE);
         if (unmapped[i]) {
-            cmi_heap_make_hole(heap, id);
+            cmi_source_vacate(pool, id);
         } else {
+            cmi_source_set_slots(pool, at, j - i, CMI_SLOT_STALE);
             cmi_heap_make_stale(heap, id);
         }
         i = j;

@@ -117,10 +117,10 @@ static uint32_t release_run(cmi_pool *pool, uint64_t offset, uint32_t count)
         }
         uint64_t at = offset + ((uint64_t)i << heap->page_shift);
         cmi_block_id id = cmi_heap_cut(heap, cmi_heap_find(heap, at), at, (uint64_t)(j - i) << heap->page_shift);
-        cmi_source_set_slots(pool, at, j - i, unmapped[i] ? CMI_SLOT_EMPTY : CMI_SLOT_MAPPED);
         if (unmapped[i]) {
-            cmi_heap_make_hole(heap, id);
+            cmi_source_vacate(pool, id);
         } else {
+            cmi_source_set_slots(pool, at, j - i, CMI_SLOT_MAPPED);
             cmi_heap_make_free(heap, id, pool->owners[owner].done[0], 0, CMI_HEAP_NO_STAMP);
         }
         i = j;
@@ -319,10 +319,13 @@ void cmi_trim_abandon(cmi_pool *pool)
         cmi_range *range = pool->arena.ranges[r];
         if (range->kind != CMI_RANGE_SLOTS) {
             cmi_segment_abandon(device->store, range);
-            continue;
+        } else {
+            cmi_arena_abandon(&pool->arena, range->base, range->slot_count);
         }
-        cmi_arena_abandon(&pool->arena, range->base, range->slot_count);
-        for (uint32_t i = 0; i < range->slot_count; i++) {
+    }
+    for (uint32_t r = 0; r < pool->arena.range_count; r++) { /* a page may have an old address in another range */
+        const cmi_range *range = pool->arena.ranges[r];
+        for (uint32_t i = 0; range->kind == CMI_RANGE_SLOTS && i < range->slot_count; i++) {
             if (range->slots[i].state == CMI_SLOT_MAPPED) {
                 cmi_store_release(device->store, &range->slots[i].page, 1);
             }

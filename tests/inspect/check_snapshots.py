@@ -113,7 +113,7 @@ def main():
         check_trace(os.path.join(folder, "calls.cmtrace.gz"), tool)
     with tempfile.TemporaryDirectory() as folder:
         check_watched(os.path.join(programs, "watched"), folder)
-    same("snapshots", sorted(found), ["descriptor", "everything", "freed", "none", "plain", "refused", "ring"])
+    same("snapshots", sorted(found), ["descriptor", "everything", "freed", "none", "plain", "refused", "regions", "ring"])
     check_refused(found["refused"])
     check_everything(found["everything"])
     check_everything(found["descriptor"])
@@ -122,6 +122,9 @@ def main():
     for device in found["plain"]["devices"]:
         for pool in device["pools"]:
             same("nothing that was not asked for", (rows(pool["history"]["events"]), rows(pool["slot_notes"])), ([], []))
+    regions = only_pool(found["regions"])
+    same("regions", sorted((row["bytes"], row["max_bytes"]) for row in rows(regions["regions"])), [(0, 10 << 20), (8 << 20, 40 << 20)])
+    same("bytes of regions", (regions["counters"]["region_bytes"], regions["counters"]["live_bytes"]), (8 << 20, 8 << 20))
     same("live blocks at the end", only_pool(found["freed"])["counters"]["live_blocks"], 0)
     ring = only_pool(found["ring"])["history"]
     same("events kept", len(ring["events"]["rows"]), 8)

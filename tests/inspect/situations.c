@@ -102,6 +102,23 @@ static void everything_at_once(void **state)
     DONE(cmpool_destroy(pool));
 }
 
+static void regions_are_told(void **state)
+{
+    (void)state;
+    device_start("sim:64MiB,order=lazy");
+    cmpool_t pool = pool_with(NULL);
+    CUstream stream = new_stream();
+    void *base, *empty;
+    DONE(cmpool_region_create(pool, &base, 40 * MIB));
+    DONE(cmpool_region_create(pool, &empty, 10 * MIB));
+    DONE(cmpool_region_grow(pool, base, 15 * MIB, stream));
+    DONE(cmpool_region_shrink(pool, base, 7 * MIB, stream));
+    DONE(cmpool_snapshot_write(file_named("regions")));
+    DONE(cmpool_region_destroy(pool, base, stream));
+    DONE(cmpool_region_destroy(pool, empty, stream));
+    DONE(cmpool_destroy(pool));
+}
+
 static void history_keeps_the_newest(void **state)
 {
     (void)state;
@@ -278,6 +295,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_pools),
         cmocka_unit_test(everything_at_once),
+        cmocka_unit_test(regions_are_told),
         cmocka_unit_test(history_keeps_the_newest),
         cmocka_unit_test(refusals_are_explained),
         cmocka_unit_test(traces_are_recorded),

@@ -87,6 +87,34 @@ bool do_pause(world *w, const operation *step)
     return (may_fail || world_expect(w, "cmpool_pause", status, CMPOOL_OK)) && world_expect(w, "cmpool_resume", resumed, CMPOOL_OK);
 }
 
+/* A region lives no longer than this, but what was done with it goes on, and its pages go anywhere. */
+bool do_region(world *w, const operation *step)
+{
+    const world_pool *pool = &w->pools[step->pool];
+    if (!pool->handle || !world_has_stream(w, step->stream) || !world_has_stream(w, step->other)) {
+        return true;
+    }
+    CUstream stream = w->streams[step->stream].handle, other = w->streams[step->other].handle;
+    void *base = NULL;
+    uint64_t bytes = step->bytes + 1;
+    cmpool_status status = cmpool_region_create(pool->handle, &base, bytes);
+    if (pool->parent != step->pool || pool->segments) {
+        return world_expect(w, "cmpool_region_create", status, CMPOOL_ERR_UNSUPPORTED);
+    }
+    if (!base) {
+        return w->failing || world_expect(w, "cmpool_region_create", status, CMPOOL_OK);
+    }
+    cmpool_status grown = cmpool_region_grow(pool->handle, base, bytes, stream);
+    if (grown == CMPOOL_OK && w->device.touch(stream, (uint64_t)(uintptr_t)base, bytes, 1) != CUDA_SUCCESS) {
+        return world_fault(w, "region: what was grown cannot be used");
+    }
+    bool refused = grown == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || grown == CMPOOL_ERR_LIMIT;
+    bool good = w->failing || refused || world_expect(w, "cmpool_region_grow", grown, CMPOOL_OK);
+    (void)world_take_failure(w);
+    return good && world_expect(w, "cmpool_region_shrink", cmpool_region_shrink(pool->handle, base, bytes / 2, other), CMPOOL_OK) &&
+           world_expect(w, "cmpool_region_destroy", cmpool_region_destroy(pool->handle, base, stream), CMPOOL_OK);
+}
+
 bool do_device_trim(world *w, const operation *step)
 {
     size_t released = 0;

@@ -26,6 +26,7 @@ static bool waits_for_capture(const operation *step)
     case DO_limit:
     case DO_trim:
     case DO_pause:
+    case DO_region:
     case DO_device_trim:
     case DO_reserve:
     case DO_pool_make:

@@ -399,6 +399,11 @@ static void every_call_with(cmpool_t handle)
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_pause(handle, CMPOOL_KEEP));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_pause_ex(handle, &pause_request));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_resume(handle));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_region_create(handle, &block, MIB));
+    assert_null(block);
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_region_grow(handle, large, MIB, NULL));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_region_shrink(handle, large, MIB, NULL));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_region_destroy(handle, large, NULL));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_reserve(handle, 4096));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_set_limit(handle, 4096));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_set_floor(handle, 4096));
@@ -699,6 +704,10 @@ static int calls_that_a_child_got_wrong(void)
     MUST_SAY_FORKED(cmpool_pause(pool, CMPOOL_DISCARD));
     MUST_SAY_FORKED(cmpool_pause_ex(pool, &pause_request));
     MUST_SAY_FORKED(cmpool_resume(pool));
+    MUST_SAY_FORKED(cmpool_region_create(pool, &block, MIB));
+    MUST_SAY_FORKED(cmpool_region_grow(pool, large, MIB, NULL));
+    MUST_SAY_FORKED(cmpool_region_shrink(pool, large, MIB, NULL));
+    MUST_SAY_FORKED(cmpool_region_destroy(pool, large, NULL));
     MUST_SAY_FORKED(cmpool_reserve(pool, MIB));
     MUST_SAY_FORKED(cmpool_stream_retire(0, NULL));
     MUST_SAY_FORKED(cmpool_stats_get(pool, &stats));
