@@ -31,19 +31,36 @@ CUresult cmi_preload_hand_out(cmpool_t pool, const preload_block *block, CUdevic
     return CUDA_SUCCESS;
 }
 
+/* Memory that nothing has used before, so there is no order it could want: any stream does. */
+static cmpool_status take_shared(cmpool_t pool, void **memory, size_t bytes)
+{
+    const cmpool_request request = {.struct_size = sizeof request, .bytes = bytes, .flags = CMPOOL_EXPORTABLE};
+    return cmpool_malloc_ex(pool, memory, &request);
+}
+
 static CUresult allocate(CUdeviceptr *address, size_t bytes, const void *caller)
 {
     preload_block block = {.bytes = bytes};
     cmpool_t pool;
     void *memory;
-    if (!cmi_preload_here(&block.context, &block.device) || cmi_preload_caller(caller, bytes) == PRELOAD_CALLER_BYPASS) {
+    if (!cmi_preload_here(&block.context, &block.device)) {
         return PRELOAD_ASK_DRIVER;
     }
+    preload_caller who = cmi_preload_caller(caller, bytes);
+    if (who == PRELOAD_CALLER_BYPASS) {
+        return PRELOAD_ASK_DRIVER;
+    }
+    block.shared = who == PRELOAD_CALLER_SHARE;
     cmpool_status status = cmi_preload_pool(block.device, &pool);
     if (status == CMPOOL_OK && !pool) {
         return PRELOAD_ASK_DRIVER;
     }
-    if (status == CMPOOL_OK) {
+    if (status == CMPOOL_OK && block.shared) {
+        status = take_shared(pool, &memory, bytes);
+        if (status == CMPOOL_ERR_UNSUPPORTED) {
+            return PRELOAD_ASK_DRIVER; /* the driver's own has IPC handles at least */
+        }
+    } else if (status == CMPOOL_OK) {
         status = cmi_preload_free_sync() == PRELOAD_FREE_NONE ? cmpool_malloc(pool, &memory, bytes, NULL)
                                                               : cmpool_malloc_unordered(pool, &memory, bytes);
     }
@@ -54,13 +71,24 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, const void *caller)
     return cmi_preload_hand_out(pool, &block, address);
 }
 
+/* No block starts there, but a pool's memory is there: the driver must not be asked, to which it may be the start of a whole segment. */
+static CUresult refuse_free(CUdeviceptr address)
+{
+    cmpool_block_info info = {.struct_size = sizeof info};
+    cmpool_status status = cmpool_lookup((void *)(uintptr_t)address, &info);
+    return status == CMPOOL_OK || status == CMPOOL_ERR_ALREADY_FREED ? CUDA_ERROR_INVALID_VALUE : PRELOAD_ASK_DRIVER;
+}
+
 CUresult cmi_preload_give_back(CUdeviceptr address, bool ordered, CUstream stream)
 {
     CUcontext context = NULL;
     preload_block block;
     const preload_driver *driver = cmi_preload_driver();
-    if (driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context || !cmi_preload_block_take(address, &block)) {
+    if (driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) {
         return PRELOAD_ASK_DRIVER;
+    }
+    if (!cmi_preload_block_take(address, &block)) {
+        return refuse_free(address);
     }
     cmpool_t pool = cmi_preload_pool_of(block.device);
     void *memory = (void *)(uintptr_t)address;
@@ -260,11 +288,11 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* cuda.h: only for memory that the program mapped itself. */
+/* cuda.h: only for memory that the program mapped itself; and for what is to be shared, which is like it. */
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
     preload_block block;
-    return find_for((CUdeviceptr)(uintptr_t)address, &block) == PRELOAD_DRIVERS
+    return find_for((CUdeviceptr)(uintptr_t)address, &block) == PRELOAD_DRIVERS || block.shared
                ? PRELOAD_FORWARD(cuMemRetainAllocationHandle, handle, address)
                : CUDA_ERROR_INVALID_VALUE;
 }

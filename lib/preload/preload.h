@@ -147,6 +147,7 @@ typedef struct preload_block {
     CUmemoryPool memory_pool; /* what the driver would have taken such memory from */
     int device;
     bool in_order;       /* asked for in the order of a stream */
+    bool shared;         /* a driver allocation of its own, which other processes can be given */
     unsigned host_flags; /* pinned host memory: as asked for */
 } preload_block;
 

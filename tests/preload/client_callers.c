@@ -1,6 +1,7 @@
 /*
- * A program that opens libraries one after the other, and says for each whether the memory it takes came from the driver itself: the count
- * of the driver's calls rises. Arguments: paths of libraries made from caller.c.
+ * A program that opens libraries one after the other, and says for each whether the memory it takes came from the driver itself (the count
+ * of the driver's calls rises) or from the pool, and then whether another process can be given it. Arguments: paths of libraries made from
+ * caller.c.
  */
 #include "driver/driver_abi.h"
 
@@ -9,12 +10,17 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 CUresult CUDAAPI cuInit(unsigned flags);
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
 CUresult CUDAAPI cuCtxSetCurrent(CUcontext context);
 CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr address);
+CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address);
+CUresult CUDAAPI cuMemExportToShareableHandle(void *descriptor, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                              unsigned long long flags);
+CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle);
 
 typedef int (*take_function)(void **pointer, size_t bytes);
 
@@ -26,6 +32,19 @@ static int own_take(void **pointer, size_t bytes)
     return code;
 }
 
+/* A descriptor of the memory can be had, as a program does that hands it to another process. */
+static int can_be_shared(void *block)
+{
+    CUmemGenericAllocationHandle handle;
+    int descriptor = -1;
+    if (cuMemRetainAllocationHandle(&handle, block)) {
+        return 0;
+    }
+    int code = (int)cuMemExportToShareableHandle(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    (void)cuMemRelease(handle);
+    return code == 0 && close(descriptor) == 0;
+}
+
 static void say(const char *who, take_function take)
 {
     static const size_t sizes[] = {4096, 1 << 20};
@@ -34,8 +53,8 @@ static void say(const char *who, take_function take)
         unsigned long long before = simcuda_calls_of("cuMemAlloc_v2");
         int code = take(&block, sizes[i]);
         unsigned long long calls = simcuda_calls_of("cuMemAlloc_v2") - before;
-        printf("%s, %zu bytes: %d, %s, freed %d\n", who, sizes[i], code, calls ? "driver" : "pool",
-               (int)cuMemFree_v2((CUdeviceptr)(uintptr_t)block));
+        const char *source = calls ? "driver" : can_be_shared(block) ? "shared" : "pool";
+        printf("%s, %zu bytes: %d, %s, freed %d\n", who, sizes[i], code, source, (int)cuMemFree_v2((CUdeviceptr)(uintptr_t)block));
     }
 }
 

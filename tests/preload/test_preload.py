@@ -1,6 +1,7 @@
 """Programs that are not changed at all, with and without the library in LD_PRELOAD: the same outcomes, served by the pool."""
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -130,9 +131,9 @@ class Clients(unittest.TestCase):
                 self.assertEqual((code, rest[1]), ("0", "freed 0"))
                 found.setdefault((name, int(size)), set()).add(rest[0])
             self.assertEqual(len(found), 10)
-            return {key for key, where in found.items() if where == {"driver"}}, {key for key, where in found.items() if where == {"pool"}}
+            return tuple({key for key, where in found.items() if where == {source}} for source in ("driver", "pool", "shared"))
 
-        driver, pool = sources()
+        driver, pool, _ = sources()
         # behind the shared runtime only what may be worth exporting is looked into
         self.assertEqual(driver, {("libnccl", 4096), ("libnccl", 1 << 20), ("libmpi", 1 << 20)})
         self.assertEqual(len(pool), 7)
@@ -142,6 +143,12 @@ class Clients(unittest.TestCase):
                          {("program", 4096), ("program", 1 << 20), ("libplain", 4096), ("libplain", 1 << 20)})
         self.assertEqual(sources(CUDAMEMPOOL_CONF="bypass:libcudart")[0],
                          {(name, size) for name in ("libordinary", "libmpi") for size in (4096, 1 << 20)})
+
+        # share: memory that other processes can be given; bypass wins, and where there is no such memory the driver serves
+        _, pool, shared = sources(CUDAMEMPOOL_CONF="share:libplain+libnccl+libordinary")
+        self.assertEqual(shared, {("libplain", 4096), ("libplain", 1 << 20), ("libordinary", 1 << 20)})
+        self.assertEqual(len(pool), 4)
+        self.assertEqual(sources(CUDAMEMPOOL_CONF="share:libplain,backend:malloc")[2], set())
 
     def test_capture_that_forbids_memory_lives(self):
         """The one difference in a capture: where the driver refuses and breaks it, the pool has memory that is ready."""
@@ -169,6 +176,19 @@ class Clients(unittest.TestCase):
                 self.assertEqual(counts["cuMemAlloc_v2"], 0)
         _, counts = split(run(KINDS["linked"] + ["steady_short"]).stdout)
         self.assertGreater(counts["races"], 0)  # the checker does see such loops
+
+    def test_segments(self):
+        """backend:malloc: the same outcomes from segments of the driver, of which a steady loop takes no more."""
+        for order in ("eager", "lazy"):
+            for behaviour in ("malloc", "free", "pitch", "info", "attributes", "capture", "contexts", "threads", "ends"):
+                with self.subTest(order=order, behaviour=behaviour):
+                    device = f"{DEVICES},order={order}"
+                    plain = run(KINDS["linked"] + [behaviour], device=device)
+                    served = run(KINDS["linked"] + [behaviour], preload=True, device=device, CUDAMEMPOOL_CONF="backend:malloc")
+                    self.assertEqual(split(served.stdout)[0], split(plain.stdout)[0])
+                    self.assertEqual(split(served.stdout)[1]["races"], 0)
+        _, counts = split(run(KINDS["linked"] + ["steady_short"], preload=True, CUDAMEMPOOL_CONF="backend:malloc").stdout)
+        self.assertEqual((counts["memory calls"], counts["host waits"], counts["races"]), (0, 0, 0))
 
     def test_free_that_waits(self):
         """free_sync: how a free without a stream is made safe."""
@@ -284,6 +304,44 @@ class Run(unittest.TestCase):
                 device = json.loads(file.read())["devices"][0]
             self.assertEqual((device["allocations"], device["live_bytes"], device["reserved_bytes"] > 0), (11, 0, True))
             self.assertGreaterEqual(device["peak_live_bytes"], 6 << 20)
+
+    def test_trace(self):
+        """A recorded program is served again by replay, up to the same peak of live bytes."""
+        with tempfile.TemporaryDirectory() as folder:
+            for kind, behaviour in (("linked", "malloc"), ("runtime", "threads")):
+                trace, report = os.path.join(folder, f"{kind}.cmtrace"), os.path.join(folder, f"{kind}.json")
+                done = run([TOOL, "run", "--trace", trace, "--report", report, "--", *KINDS[kind], behaviour])
+                self.assertEqual(done.returncode, 0, done.stderr)
+                with open(report, encoding="utf-8") as file:
+                    device = json.loads(file.read())["devices"][0]
+                replayed = json.loads(run([TOOL, "replay", "--json", "--device", "sim:1GiB", trace]).stdout)
+                self.assertTrue(replayed["served"])
+                # the pool counts whole slots of slabs, replay what was asked for, rounded up to 512
+                self.assertAlmostEqual(replayed["peak_live_bytes"], device["peak_live_bytes"], delta=device["peak_live_bytes"] / 1000)
+
+    def test_snapshot_from_outside(self):
+        """A signal has the next call of the program write a snapshot; the program goes on."""
+        program = ("import ctypes, os, sys\n"
+                   "cuda = ctypes.CDLL('libcuda.so.1')\ncontext, address = ctypes.c_void_p(), ctypes.c_uint64()\n"
+                   "assert cuda.cuInit(0) == cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == cuda.cuCtxSetCurrent(context) == 0\n"
+                   "assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(3 << 20)) == 0\n"
+                   "print(os.getpid(), flush=True)\nsys.stdin.readline()\n"
+                   "assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(1 << 20)) == cuda.cuMemFree_v2(address) == 0\n"
+                   "print('went on', flush=True)\nsys.stdin.readline()\n")
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "snapshot.json")
+            environment = dict(os.environ, SIMCUDA_DEVICE=DEVICES, LD_LIBRARY_PATH=SIMCUDA)
+            command = [TOOL, "run", "--conf", f"snapshot_signal:12,snapshot_file:{path}", "--", sys.executable, "-c", program]
+            with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+                os.kill(int(process.stdout.readline()), signal.SIGUSR2)
+                process.stdin.write("\n")
+                process.stdin.flush()
+                self.assertEqual(process.stdout.readline(), "went on\n")
+                with open(path, encoding="utf-8") as file:
+                    self.assertEqual(json.load(file)["reason"], "signal")
+                process.stdin.write("\n")
+                process.stdin.flush()
+                self.assertEqual(process.wait(60), 0)
 
     def test_summary(self):
         """verbose:1 says in one line what was used; without it there is none."""
