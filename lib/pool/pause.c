@@ -104,17 +104,6 @@ static void drop_freed(cmi_pool *pool)
 
 /* ---- pause -------------------------------------------------------------------------------------- */
 
-/* The one wait; what it has shown done, and idle pages with it, can go. */
-static cmpool_status make_quiet(cmi_pool *pool)
-{
-    uint64_t released = 0;
-    cmpool_status status = cmi_fence_host_wait(pool->device, pool);
-    if (status == CMPOOL_OK) {
-        cmi_source_unmap_all_stale(pool->device);
-    }
-    return status == CMPOOL_OK && pool->asleep ? cmi_trim_pool(pool, 0, false, &released) : status;
-}
-
 cmpool_status cmi_pause_begin(cmi_pool *pool, cmi_pause_ask *ask)
 {
     cmpool_status status = CMPOOL_OK;
@@ -134,10 +123,7 @@ cmpool_status cmi_pause_begin(cmi_pool *pool, cmi_pause_ask *ask)
     pool->pause = pause;
     pool->asleep = !ask->tag && !ask->tag_name; /* from here on nothing is handed out */
     cmi_cache_end_all(pool);
-    status = make_quiet(pool);
-    if (status == CMPOOL_OK) {
-        status = cmi_pause_choose(pool, ask);
-    }
+    status = cmi_pause_choose(pool, ask);
     pause->tag_name = NULL;
     if (!pause->records) { /* nothing was touched */
         cmi_meta_free(pause->pages, pause->page_count * sizeof *pause->pages);

@@ -40,7 +40,8 @@ static uint8_t wish_of(const cmi_pool *pool, const cmi_block *block)
         return set->kind == CMI_BINSET_DONE ? 0 : STAYS; /* freed since the wait, by work that nobody has seen done */
     }
     if (in_slab) {
-        return pool->asleep && !pool->heap.slabs[block->slab]->parked_count ? WANTED : STAYS;
+        const cmi_slab *slab = pool->heap.slabs[block->slab];
+        return pool->asleep && !slab->parked_count && !cmi_heap_slab_is_unused(slab) ? WANTED : STAYS;
     }
     return has_tag(pool->pause, block->tag) ? WANTED : STAYS;
 }
@@ -165,23 +166,42 @@ static bool claim(cmi_pool *pool)
     return true;
 }
 
+/* The one wait: all work is done, old addresses and idle pages go. Nobody else has pages on their way. */
+static cmpool_status make_quiet(cmi_pool *pool)
+{
+    cmi_device *device = pool->device;
+    cmpool_status status = cmi_fence_host_wait(device, pool);
+    if (status != CMPOOL_OK) {
+        return status;
+    }
+    cmi_source_unmap_all_stale(device);
+    cmi_cache_drain(pool);
+    cmi_heap_flush_slabs(&pool->heap);
+    cmi_owner_promote(pool);
+    if (pool->asleep) {
+        cmi_trim_done(pool, 0);
+    }
+    while (device->unmapping) {
+        pthread_cond_wait(&device->landed, &device->lock.mutex);
+    }
+    cmi_heap_flush_slabs(&pool->heap); /* what was freed meanwhile */
+    return CMPOOL_OK;
+}
+
 cmpool_status cmi_pause_choose(cmi_pool *pool, cmi_pause_ask *ask)
 {
     cmi_device *device = pool->device;
     cmi_device_carry_begin(device);
     cmi_device_carry_alone(device);
-    while (device->unmapping) {
-        pthread_cond_wait(&device->landed, &device->lock.mutex);
-    }
-    cmi_cache_drain(pool);
-    cmi_heap_flush_slabs(&pool->heap);
-    cmi_owner_promote(pool);
+    cmpool_status status = make_quiet(pool);
     uint32_t slots = 0;
     for (uint32_t r = 0; r < pool->arena.range_count; r++) {
         slots += pool->arena.ranges[r]->slot_count;
     }
-    uint8_t *marks = cmi_meta_alloc(slots + 1);
-    cmpool_status status = marks ? choose_among(pool, marks, ask) : CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    uint8_t *marks = status == CMPOOL_OK ? cmi_meta_alloc(slots + 1) : NULL;
+    if (status == CMPOOL_OK) {
+        status = marks ? choose_among(pool, marks, ask) : CMPOOL_ERR_OUT_OF_HOST_MEMORY;
+    }
     cmi_meta_free(marks, slots + 1);
     if (status == CMPOOL_OK && has_old_addresses(pool)) {
         status = CMPOOL_ERR_DRIVER; /* that would not unmap them, or was not asked for lack of host memory */

@@ -21,7 +21,8 @@ static inline uint64_t cmi_pause_run_end(const cmi_pool *pool, uint32_t i, uint3
     return pool->pause->pages[i].address + ((uint64_t)count << pool->heap.page_shift);
 }
 
-/* Fill the record with the pages that are to go, take the free bytes on them out of the bins, and make their slots MOVING. */
+/* Wait for the device, fill the record with the pages that are to go, take the free bytes on them out of the bins, and make their slots
+ * MOVING. */
 cmpool_status cmi_pause_choose(cmi_pool *pool, cmi_pause_ask *ask);
 /* Contents of all pages into the keeper; and back into those that have none. */
 cmpool_status cmi_pause_save(cmi_pool *pool);
