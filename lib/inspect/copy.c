@@ -127,6 +127,12 @@ static void touch(char *memory, size_t bytes)
     }
 }
 
+static uint64_t longer(uint64_t than, uint64_t since)
+{
+    uint64_t now = cmi_clock_ns();
+    return now - since > than ? now - since : than;
+}
+
 bool cmi_copy_take(cmi_device *device, bool ask, cmi_copy *copy)
 {
     *copy = (cmi_copy){.driver_free_bytes = UINT64_MAX};
@@ -135,6 +141,7 @@ bool cmi_copy_take(cmi_device *device, bool ask, cmi_copy *copy)
         copy->driver_free_bytes = device->pools ? cmi_device_ask_free(device) : UINT64_MAX;
     }
     cmi_cache_shut_all(device); /* what is cached is free, and nobody writes to what is copied */
+    uint64_t stopped = 0, since = cmi_clock_ns();
     for (;;) {
         store count = {.room = SIZE_MAX}, into;
         keep_device(&count, device, copy);
@@ -143,6 +150,7 @@ bool cmi_copy_take(cmi_device *device, bool ask, cmi_copy *copy)
         }
         cmi_cache_open(device);
         cmi_lock_release(&device->lock);
+        stopped = longer(stopped, since);
         cmi_copy_free(copy);
         copy->bytes = count.used + count.used / 8 + HOST_PAGE; /* the pools go on meanwhile */
         copy->memory = cmi_meta_alloc(copy->bytes);
@@ -151,6 +159,7 @@ bool cmi_copy_take(cmi_device *device, bool ask, cmi_copy *copy)
         }
         touch(copy->memory, copy->bytes);
         cmi_lock_acquire(&device->lock);
+        since = cmi_clock_ns();
         cmi_cache_shut_all(device);
         into = (store){copy->memory, copy->bytes, 0, false};
         keep_device(&into, device, copy);
@@ -160,6 +169,7 @@ bool cmi_copy_take(cmi_device *device, bool ask, cmi_copy *copy)
     }
     cmi_cache_open(device);
     cmi_lock_release(&device->lock);
+    copy->stopped_ns = longer(stopped, since);
     return copy->pool_count != 0;
 }
 

@@ -21,6 +21,7 @@ typedef struct cmi_copy {
     uint64_t held_pages, mapped_slots, stranded_pages;
     uint64_t driver_free_bytes; /* UINT64_MAX: not asked */
     uint64_t time_ns;
+    uint64_t stopped_ns; /* how long the pools were held up for the copy: the longest stretch under the lock */
     cmi_pool_copy *pools;
     uint32_t pool_count;
     void *memory; /* all of the above that is pointed to */

@@ -79,6 +79,7 @@ static bool write_device(cmi_json *json, const cmi_copy *copy)
     }
     cmi_json_number(json, "page_bytes", copy->device.page_bytes);
     cmi_json_number(json, "held_pages", copy->held_pages);
+    cmi_json_number(json, "stopped_ns", copy->stopped_ns);
     write_streams(json, copy);
     cmi_sections_stamps(json, copy);
     cmi_json_begin(json, "pools", '[');
