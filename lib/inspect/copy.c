@@ -79,6 +79,7 @@ static void keep_pool(store *into, const cmi_pool *pool, cmi_pool_copy *to)
     if (copy.events) {
         cmi_ring_copy(&pool->ring, copy.events, copy.event_count);
     }
+    copy.pinned = cmi_pinned_figures_of(pool);
     if (to) {
         *to = copy;
     }

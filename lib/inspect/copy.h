@@ -5,6 +5,7 @@
 #ifndef CMI_INSPECT_COPY_H
 #define CMI_INSPECT_COPY_H
 
+#include "pinned/pinned.h"
 #include "pool/pool.h"
 
 /* A pool: its record with the parts that are read here replaced by copies: options, counters, heap (blocks, slabs, bin sets, spaces),
@@ -14,6 +15,7 @@ typedef struct cmi_pool_copy {
     cmi_range *ranges;
     cmi_event *events; /* the newest, oldest of them first */
     uint64_t event_count, events_lost;
+    cmi_pinned_figures pinned;
 } cmi_pool_copy;
 
 typedef struct cmi_copy {

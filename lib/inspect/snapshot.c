@@ -32,12 +32,22 @@ static bool write_counters(cmi_json *json, const cmi_copy *copy, const cmi_pool_
     return true;
 }
 
+static void write_pinned(cmi_json *json, const cmi_pool_copy *pool)
+{
+    cmi_json_begin(json, "pinned", '{');
+#define CMPOOL_PINNED_COUNTER(name, kind, help) cmi_json_number(json, #name, pool->pinned.name);
+#include <cudamempool/pinned.def>
+#undef CMPOOL_PINNED_COUNTER
+    cmi_json_end(json, '}');
+}
+
 static bool write_pool(cmi_json *json, const cmi_copy *copy, const cmi_pool_copy *pool)
 {
     cmi_json_begin(json, NULL, '{');
     cmi_json_number(json, "pool", pool->pool.owners[0].generation);
     cmi_sections_options(json, &pool->pool.options);
     bool written = write_counters(json, copy, pool) && cmi_sections_memory(json, copy, pool);
+    write_pinned(json, pool);
     cmi_sections_history(json, pool);
     cmpool_refusal refusal = pool->pool.refusal;
     refusal.verdict = cmi_refusal_verdict(&refusal);

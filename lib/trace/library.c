@@ -453,7 +453,8 @@ static int read_pool(reader *r, const cmi_object *pool, cmi_picture_device *devi
     if (result == 0)
         result = read_runs(r, pool, pool_of, owners) != 0 || read_history(r, pool, pool_of, owners) != 0 || read_refusal(r, pool) != 0 ||
                          read_notes(r, options, "setting") != 0 ||
-                         read_notes(r, object_of(r, member(r, pool, "counters"), CMI_OBJECT_PAIRS), "counter") != 0
+                         read_notes(r, object_of(r, member(r, pool, "counters"), CMI_OBJECT_PAIRS), "counter") != 0 ||
+                         read_notes(r, object_of(r, member(r, pool, "pinned"), CMI_OBJECT_PAIRS), "pinned") != 0
                      ? -1
                      : 0;
     free(pool_of);

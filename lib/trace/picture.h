@@ -106,7 +106,7 @@ typedef struct cmi_picture_event {
 
 /* Anything that the file says of itself and the model has no place for: options, settings, counters, versions. */
 typedef struct cmi_picture_note {
-    cmi_string_id group; /* "setting", "counter", "about" */
+    cmi_string_id group; /* "setting", "counter", "pinned", "about" */
     cmi_string_id key, value;
 } cmi_picture_note;
 

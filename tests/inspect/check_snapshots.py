@@ -51,6 +51,8 @@ def check_everything(snapshot):
     events = [event["event"] for event in rows(pool["history"]["events"])]
     same("allocations in history", events.count("ALLOC"), 40 + 7)
     same("refusals in history", events.count("REFUSE"), 1)
+    pinned = pool["pinned"]
+    same("pinned host memory", (pinned["live_bytes"], pinned["live_blocks"], pinned["held_bytes"] >= 3 << 20), (3 << 20, 1, True))
     same("options", (pool["options"]["limit"], pool["options"]["stacks"], pool["options"]["pending"]), (96 << 20, 1, "grow"))
     if device["driver_free_bytes"] is None or len(rows(device["streams"])) != 2:
         sys.exit("the driver was not asked, or streams are missing")

@@ -54,6 +54,8 @@ static void everything_at_once(void **state)
     assert_int_equal(info.tag, 77);
     use(one, used, 6 * MIB);
     DONE(cmpool_record_use(pool, used, two));
+    void *pinned;
+    DONE(cmpool_pinned_malloc(pool, &pinned, 3 * MIB, one));
     DONE(cmpool_record_use(pool, shared, one));
     DONE(cmpool_record_use(pool, small[3], two));
     give(pool, used, one);
@@ -94,6 +96,7 @@ static void everything_at_once(void **state)
         }
     }
     give(pool, shared, two);
+    DONE(cmpool_pinned_free(pool, pinned, one));
     give(private, mine, two);
     give(pool, numbered, two);
     DONE(cmpool_destroy(private));

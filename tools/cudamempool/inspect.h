@@ -71,6 +71,8 @@ typedef struct inspect_options {
 
 void inspect_print(const char *file, const inspect_report *report, const inspect_options *options);
 /* Members of an object. */
+/* A figure of pinned host memory, over all pools of a snapshot; 0 where it tells none. */
+uint64_t inspect_pinned(const cmi_picture *picture, const char *figure);
 void inspect_put_totals(json *out, const cmi_picture_totals *totals);
 void inspect_put(json *out, const inspect_report *report, const inspect_options *options);
 /* Several files: what they hold together. */

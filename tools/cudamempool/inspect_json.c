@@ -145,4 +145,9 @@ void inspect_put(json *out, const inspect_report *r, const inspect_options *opti
     put_holders(out, "tags", r, &r->tags, true, options->top);
     put_holders(out, "stacks", r, &r->stacks, false, options->top);
     put_stuck(out, r, options->top);
+    json_begin_object(out, "pinned");
+    json_integer(out, "held_bytes", inspect_pinned(r->picture, "held_bytes"));
+    json_integer(out, "live_bytes", inspect_pinned(r->picture, "live_bytes"));
+    json_integer(out, "pending_bytes", inspect_pinned(r->picture, "pending_bytes"));
+    json_end_object(out);
 }

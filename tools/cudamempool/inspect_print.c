@@ -233,6 +233,12 @@ void inspect_print(const char *file, const inspect_report *r, const inspect_opti
         print_figure("fixed", t->fixed_bytes, "must not move");
         if (t->private_bytes > 0)
             print_figure("in private pools", t->private_bytes, "");
+        uint64_t pinned = inspect_pinned(p, "held_bytes");
+        char live[32];
+        if (pinned > 0) {
+            snprintf(more, sizeof more, "%s live; of all devices", explain_size(inspect_pinned(p, "live_bytes"), live));
+            print_figure("pinned host memory", pinned, more);
+        }
     }
     print_run(r);
     if (p->has_state) {

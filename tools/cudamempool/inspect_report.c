@@ -218,3 +218,14 @@ int64_t inspect_age_ns(const inspect_report *report, uint32_t block)
             last = p->events[i].time_ns;
     return begun > 0 && last >= begun ? last - begun : -1;
 }
+
+uint64_t inspect_pinned(const cmi_picture *picture, const char *figure)
+{
+    uint64_t sum = 0;
+    for (size_t i = 0; i < picture->note_count; i++) {
+        const cmi_picture_note *note = &picture->notes[i];
+        if (strcmp(picture->strings[note->group], "pinned") == 0 && strcmp(picture->strings[note->key], figure) == 0)
+            sum += strtoull(picture->strings[note->value], NULL, 10);
+    }
+    return sum;
+}
