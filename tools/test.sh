@@ -2,7 +2,7 @@
 # All tests, from a bare Debian or Ubuntu machine: each stage is one build and its ctest run. The first stage that fails ends it.
 #   sh tools/test.sh           everything
 #   sh tools/test.sh --quick   the release build only
-# CMPOOL_FUZZ_SECONDS sets how long each libFuzzer target runs (10).
+# CMPOOL_FUZZ_SECONDS sets how long each libFuzzer target runs (30; 600 and more for a long run).
 set -eu
 cd "$(dirname "$0")/.."
 . tools/setup.sh
@@ -28,7 +28,7 @@ if setarch "$(uname -m)" -R true 2>/dev/null; then
     fixed_addresses="setarch $(uname -m) -R"
 fi
 
-fuzz_seconds=${CMPOOL_FUZZ_SECONDS:-10}
+fuzz_seconds=${CMPOOL_FUZZ_SECONDS:-30}
 started=$(date +%s)
 
 # stage PRESET [CTEST ARGUMENT...]
