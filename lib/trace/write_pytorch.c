@@ -80,7 +80,7 @@ static void block(writer *w, const cmi_picture_block *b)
 static void segment(writer *w, const cmi_picture_segment *s)
 {
     uint64_t allocated = 0, active = 0, requested = 0;
-    const cmi_picture_block *blocks = &w->p->blocks[s->first_block];
+    const cmi_picture_block *blocks = s->block_count > 0 ? &w->p->blocks[s->first_block] : NULL;
     for (uint32_t i = 0; i < s->block_count; i++) {
         allocated += blocks[i].state == CMI_BLOCK_LIVE ? blocks[i].bytes : 0;
         active += blocks[i].state != CMI_BLOCK_IDLE ? blocks[i].bytes : 0;
