@@ -108,7 +108,7 @@ static cmpool_status choose_among(cmi_pool *pool, uint8_t *marks, cmi_pause_ask 
     }
     uint32_t count = slots = 0;
     for (uint32_t r = 0; r < pool->arena.range_count; slots += pool->arena.ranges[r++]->slot_count) {
-        count += add_pages(pool, pool->arena.ranges[r], marks + slots, pause->pages + count);
+        count += add_pages(pool, pool->arena.ranges[r], marks + slots, pause->pages ? pause->pages + count : NULL);
     }
     return CMPOOL_OK;
 }
