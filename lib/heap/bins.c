@@ -24,6 +24,7 @@ void cmi_bin_insert(cmi_heap *heap, cmi_block_id id)
     set->column_map[row] |= (uint8_t)(1u << column);
     set->free_bytes += block->bytes;
     set->free_blocks++;
+    cmi_index_note_idle(heap, id);
 }
 
 void cmi_bin_remove(cmi_heap *heap, cmi_block_id id)

@@ -120,6 +120,9 @@ cmi_block_id cmi_block_split(cmi_heap *heap, cmi_block_id id, uint64_t at)
         cmi_heap_block(heap, high->next)->prev = new_id;
     }
     cmi_index_add(heap, new_id);
+    if (high->kind == CMI_BLOCK_HOLE) {
+        cmi_index_note_idle(heap, new_id);
+    }
     return new_id;
 }
 
@@ -219,6 +222,7 @@ static cmi_block_id join_alike(cmi_heap *heap, cmi_block_id id)
 cmi_block_id cmi_heap_make_hole(cmi_heap *heap, cmi_block_id id)
 {
     set_kind(heap, id, CMI_BLOCK_HOLE);
+    cmi_index_note_idle(heap, id);
     return join_alike(heap, id);
 }
 

@@ -166,6 +166,7 @@ typedef struct cmi_space {
     uint32_t page_count;
     cmi_block_id *start; /* per page: the first block that starts in it, or 0 */
     uint64_t *start_map; /* bit per page: start is not 0 */
+    uint64_t *idle_map;  /* bit per page: a FREE block or HOLE starts in it, or did when somebody last looked; NULL in copies */
     cmi_slab_map slabs;
 } cmi_space;
 
@@ -266,6 +267,11 @@ cmi_block_id cmi_heap_find(const cmi_heap *heap, uint64_t offset);
 
 /* Walk: first block of space i, then ->next. */
 static inline cmi_block_id cmi_heap_first_block(const cmi_heap *heap, uint32_t space) { return heap->spaces[space].first; }
+/*
+ * Walk over the FREE blocks and HOLEs of space i only: the first one at or behind a block (0: none), then on from its ->next. Pages in
+ * which none starts are stepped over, so the walk does not grow with the blocks that are handed out.
+ */
+cmi_block_id cmi_heap_next_idle(const cmi_heap *heap, uint32_t space, cmi_block_id from);
 
 /* ---- slab entries ------------------------------------------------------------------------------- */
 

@@ -1,7 +1,7 @@
 /*
- * Ranges of addresses and the way from an offset to its block: per page the first block that starts in it, and a bitmap of the pages that
- * have one. Owns the spaces; guarded by whoever guards the heap; called by block.c and the pool. A lookup of a block's own start
- * walks the few blocks of one page; it never depends on how many blocks there are.
+ * Ranges of addresses and the way from an offset to its block: per page the first block that starts in it, a bitmap of the pages that have
+ * one, and another of those where it may be idle. Owns the spaces; guarded by whoever guards the heap; called by block.c and the pool. A
+ * lookup of a block's own start walks the few blocks of one page; it never depends on how many blocks there are.
  */
 #include "heap/internal.h"
 
@@ -52,6 +52,61 @@ void cmi_index_remove(cmi_heap *heap, cmi_block_id id)
         space->start[page] = 0;
         space->start_map[page / 64] &= ~(UINT64_C(1) << page % 64);
     }
+}
+
+/* ---- idle blocks, by address -------------------------------------------------------------------- */
+
+void cmi_index_note_idle(cmi_heap *heap, cmi_block_id id)
+{
+    uint64_t offset = cmi_heap_block(heap, id)->offset;
+    const cmi_space *space = cmi_index_space(heap, offset);
+    uint64_t page = (offset - space->base) >> heap->page_shift;
+    space->idle_map[page / 64] |= UINT64_C(1) << page % 64;
+}
+
+/* The first block of the first page from `page` on that may have an idle one. */
+static cmi_block_id first_of_idle_page(const cmi_space *space, uint32_t page)
+{
+    uint32_t word = page / 64, words = (uint32_t)cmi_div_up(space->page_count, 64);
+    if (page >= space->page_count) {
+        return 0;
+    }
+    uint64_t bits = space->idle_map[word] & space->start_map[word] & ~UINT64_C(0) << page % 64;
+    while (!bits && ++word < words) {
+        bits = space->idle_map[word] & space->start_map[word];
+    }
+    return bits ? space->start[word * 64 + cmi_lowest_bit(bits)] : 0;
+}
+
+cmi_block_id cmi_heap_next_idle(const cmi_heap *heap, uint32_t number, cmi_block_id id)
+{
+    const cmi_space *space = &heap->spaces[number];
+    while (id) {
+        const cmi_block *block = cmi_heap_block(heap, id);
+        if (block->kind == CMI_BLOCK_FREE || block->kind == CMI_BLOCK_HOLE) {
+            return id;
+        }
+        if (!space->idle_map) {
+            id = block->next;
+            continue;
+        }
+        uint32_t page = (uint32_t)((block->offset - space->base) >> heap->page_shift);
+        uint64_t bit = UINT64_C(1) << page % 64, end = space->base + ((uint64_t)(page + 1) << heap->page_shift);
+        bool whole = space->start[page] == id;
+        while (space->idle_map[page / 64] & bit) {
+            id = block->next;
+            block = id ? cmi_heap_block(heap, id) : NULL;
+            if (!block || block->offset >= end) { /* the rest of the page has none */
+                space->idle_map[page / 64] &= whole ? ~bit : ~UINT64_C(0);
+                break;
+            }
+            if (block->kind == CMI_BLOCK_FREE || block->kind == CMI_BLOCK_HOLE) {
+                return id;
+            }
+        }
+        id = first_of_idle_page(space, page + 1);
+    }
+    return 0;
 }
 
 cmi_block_id cmi_heap_find(const cmi_heap *heap, uint64_t offset)
@@ -125,6 +180,7 @@ static void free_tables(const cmi_heap *heap, cmi_space *space)
     cmi_meta_free(space->slabs.pages, space->page_count * sizeof *space->slabs.pages);
     cmi_meta_free(space->start, space->page_count * sizeof *space->start);
     cmi_meta_free(space->start_map, map_bytes(space->page_count));
+    cmi_meta_free(space->idle_map, map_bytes(space->page_count));
 }
 
 bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes)
@@ -144,9 +200,10 @@ bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes)
     cmi_space space = {.base = base, .bytes = bytes, .page_count = (uint32_t)(bytes >> heap->page_shift)};
     space.start = cmi_meta_alloc(space.page_count * sizeof *space.start);
     space.start_map = cmi_meta_alloc(map_bytes(space.page_count));
+    space.idle_map = cmi_meta_alloc(map_bytes(space.page_count));
     space.slabs = (cmi_slab_map){.base = base, .bytes = bytes, .page_shift = heap->page_shift};
     space.slabs.pages = cmi_meta_alloc(space.page_count * sizeof *space.slabs.pages);
-    if (!space.start || !space.start_map || !space.slabs.pages) {
+    if (!space.start || !space.start_map || !space.idle_map || !space.slabs.pages) {
         free_tables(heap, &space);
         return false;
     }
@@ -161,6 +218,7 @@ bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes)
     }
     heap->spaces[at] = space;
     cmi_index_add(heap, space.first);
+    cmi_index_note_idle(heap, space.first);
     return true;
 }
 

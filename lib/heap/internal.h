@@ -31,6 +31,8 @@ void cmi_index_remove(cmi_heap *heap, cmi_block_id id);
 /* Entries for slabs in the pages of a stretch, made at the first slab there (false: no host memory); then the slab that covers it. */
 bool cmi_index_slab_room(cmi_heap *heap, uint64_t offset, uint64_t bytes);
 void cmi_index_set_slab(cmi_heap *heap, uint64_t offset, uint64_t bytes, cmi_slab *slab);
+/* The block is FREE or a HOLE from now on. */
+void cmi_index_note_idle(cmi_heap *heap, cmi_block_id id);
 cmi_space *cmi_index_space(const cmi_heap *heap, uint64_t offset);
 
 /* slab.c */

@@ -64,6 +64,13 @@ static const char *check_index(const cmi_heap *heap, const cmi_space *space)
         if (id && cmi_heap_block(heap, id)->offset < high) {
             want = id;
         }
+        bool idle = false;
+        for (cmi_block_id at = want; at && cmi_heap_block(heap, at)->offset < high && !idle; at = cmi_heap_block(heap, at)->next) {
+            idle = cmi_heap_block(heap, at)->kind == CMI_BLOCK_FREE || cmi_heap_block(heap, at)->kind == CMI_BLOCK_HOLE;
+        }
+        if (idle && !(space->idle_map[page / 64] >> page % 64 & 1)) {
+            return "free block or hole that walks step over";
+        }
         if (space->start[page] != want || (space->start_map[page / 64] >> page % 64 & 1) != (want != 0)) {
             return "address index differs from the list";
         }

@@ -1,7 +1,7 @@
 /*
  * Windows and idle pages: where a large request could go if pages were brought there, and which pages may leave their place. Reads blocks
- * only; guarded by whoever guards the heap; called by the pool's reclaim ladder, never on the hot path. Each search walks the blocks
- * of every range once or twice.
+ * only; guarded by whoever guards the heap; called by the pool's reclaim ladder, never on the hot path. Each search walks the free
+ * blocks and holes of every range once or twice.
  */
 #include "heap/internal.h"
 
@@ -112,12 +112,10 @@ bool cmi_heap_find_window(const cmi_heap *heap, const uint8_t *use, uint64_t byt
     bool found = false;
     for (uint32_t i = 0; i < heap->space_count; i++) {
         cmi_block_id id = heap->spaces[i].first;
-        while (id) {
-            const cmi_block *block = cmi_heap_block(heap, id);
-            bool possible = block->kind == CMI_BLOCK_FREE || block->kind == CMI_BLOCK_HOLE; /* most blocks are live */
+        while ((id = cmi_heap_next_idle(heap, i, id)) != 0) {
             piece p;
-            if (!possible || !usable_piece(heap, use, block, &p)) {
-                id = block->next;
+            if (!usable_piece(heap, use, cmi_heap_block(heap, id), &p)) {
+                id = cmi_heap_block(heap, id)->next;
                 continue;
             }
             stretch run = stretch_from(heap, use, id);
@@ -137,7 +135,7 @@ uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t s
     uint64_t skip_low = cmi_round_down(skip, page), skip_high = cmi_round_up(skip + skip_bytes, page);
     uint32_t count = 0;
     for (uint32_t i = 0; i < heap->space_count; i++) {
-        for (cmi_block_id id = heap->spaces[i].first; id;) {
+        for (cmi_block_id id = heap->spaces[i].first; (id = cmi_heap_next_idle(heap, i, id)) != 0;) {
             const cmi_block *block = cmi_heap_block(heap, id);
             if (block->kind != CMI_BLOCK_FREE || use[block->binset] == CMI_USE_NOT) {
                 id = block->next;
@@ -183,10 +181,12 @@ uint64_t cmi_heap_longest_free(const cmi_heap *heap, const uint8_t *use)
 {
     uint64_t longest = 0;
     for (uint32_t i = 0; i < heap->space_count; i++) {
-        uint64_t run = 0;
-        for (cmi_block_id id = heap->spaces[i].first; id; id = cmi_heap_block(heap, id)->next) {
+        uint64_t run = 0, end = 0;
+        for (cmi_block_id id = heap->spaces[i].first; (id = cmi_heap_next_idle(heap, i, id)) != 0; id = cmi_heap_block(heap, id)->next) {
             const cmi_block *block = cmi_heap_block(heap, id);
+            run = block->offset == end ? run : 0;
             run = block->kind == CMI_BLOCK_FREE && use[block->binset] != CMI_USE_NOT ? run + block->bytes : 0;
+            end = block->offset + block->bytes;
             longest = cmi_max_u64(longest, run);
         }
     }

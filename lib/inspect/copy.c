@@ -55,6 +55,9 @@ static void keep_heap(store *into, const cmi_heap *heap, cmi_heap *to)
     to->binsets = keep_each(into, (void *const *)heap->binsets, 1, heap->binset_count + 1, sizeof **heap->binsets);
     to->slabs = keep_each(into, (void *const *)heap->slabs, 1, heap->slab_count + 1, sizeof **heap->slabs);
     to->spaces = keep(into, heap->spaces, heap->space_count * sizeof *heap->spaces);
+    for (uint32_t i = 0; to->spaces && i < heap->space_count; i++) {
+        to->spaces[i].idle_map = NULL; /* the maps are the pool's, which goes on changing them */
+    }
 }
 
 static void keep_pool(store *into, const cmi_pool *pool, cmi_pool_copy *to)

@@ -232,7 +232,8 @@ void cmi_owner_promote(cmi_pool *pool)
     unpark(pool);
     bool complete = true;
     for (uint32_t i = 0; i < heap->space_count; i++) {
-        for (cmi_block_id id = cmi_heap_first_block(heap, i); id; id = cmi_heap_block(heap, id)->next) {
+        for (cmi_block_id id = cmi_heap_first_block(heap, i); (id = cmi_heap_next_idle(heap, i, id)) != 0;
+             id = cmi_heap_block(heap, id)->next) {
             if (cmi_heap_block(heap, id)->kind != CMI_BLOCK_FREE) {
                 continue;
             }
