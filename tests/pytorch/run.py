@@ -1,16 +1,21 @@
-"""Real PyTorch (CUDA builds from the package index) over the simulated device.
+"""Real PyTorch (CUDA builds from the package index, and of Debian's build the allocator classes) over the simulated device.
 
-    python3 tests/pytorch/run.py BUILD [--torch VERSION]... [--folder FOLDER]    newest and 2.6.0 unless versions are named
-    python3 tests/pytorch/run.py BUILD --python PYTHON                           the PyTorch that this Python has
+    python3 tests/pytorch/run.py BUILD [--folder FOLDER]                       the newest, 2.6.0, and Debian's libc10_cuda 2.6
+    python3 tests/pytorch/run.py BUILD [--folder FOLDER] --torch VERSION ...   these versions
+    python3 tests/pytorch/run.py BUILD --python PYTHON ...                     the PyTorch that these Pythons have
+    python3 tests/pytorch/run.py BUILD [--folder FOLDER] --debian              Debian's alone (debian_c10.py)
 
-Not part of ctest: it installs about 3 GB a version with pip, into environments in FOLDER (kept) or in one of its own (removed afterwards).
-Kernels are accepted and not executed. Libraries that bring a runtime of their own linked in (cuBLAS and the like) cannot start there.
+Not part of ctest: it installs about 3 GB a version with pip, into environments in FOLDER (kept) or in one of its own (removed afterwards);
+for Debian's it downloads 490 MB. Kernels are accepted and not executed. Libraries that bring a runtime of their own linked in (cuBLAS and
+the like) cannot start there.
 """
 import argparse
 import os
 import subprocess
 import sys
 import tempfile
+
+import debian_c10
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
@@ -86,14 +91,22 @@ def install(folder, version):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=os.path.abspath)
-    parser.add_argument("--torch", action="append", metavar="VERSION")
-    parser.add_argument("--python", action="append", metavar="PYTHON")
+    parser.add_argument("--torch", action="append", metavar="VERSION", default=[])
+    parser.add_argument("--python", action="append", metavar="PYTHON", default=[])
+    parser.add_argument("--debian", action="store_true")
     parser.add_argument("--folder", type=os.path.abspath)
     given = parser.parse_args()
-    if given.python:
-        return sum(test(given.build, python) for python in given.python)
+    failed = sum(test(given.build, python) for python in given.python)
     with tempfile.TemporaryDirectory() as own:
-        return sum(test(given.build, install(given.folder or own, version)) for version in given.torch or [None, "2.6.0"])
+        folder = given.folder or own
+        named = given.torch or given.python or given.debian
+        for version in given.torch if named else (None, "2.6.0"):
+            failed += test(given.build, install(folder, version))
+        if given.debian or (not named and debian_c10.archive()):
+            failed += debian_c10.test(given.build, folder)
+        elif not named:
+            print("Debian's libc10_cuda was not run: apt-get has no archive of Debian's here")
+    return failed
 
 
 if __name__ == "__main__":
