@@ -26,7 +26,7 @@ def may_include(path, included):
         return room in ("base", "trace") or included == "inspect/verdict.h"
     if parts[0] == "tests":
         # abi compares the library's own declarations of the driver and of NVTX with a toolkit's; simcuda's programs are written against those
-        allowed = {"integration": (), "simcuda": ("driver",), "abi": ("driver", "record")}
+        allowed = {"integration": (), "simcuda": ("driver",), "gpu": ("driver",), "abi": ("driver", "record")}
         return room in allowed.get(parts[1], ROOMS)
     return False  # include, examples, bench: public headers only
 
