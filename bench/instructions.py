@@ -16,22 +16,29 @@ import subprocess
 import sys
 
 KEPT = pathlib.Path(__file__).with_name("instructions.json")
-# name -> arguments of bench/hot before the number of turns, and two numbers of turns
+# name -> a program and its arguments before the number of turns, and two numbers of turns
 PATHS = {
-    "pair of 4 KiB": (["calls", "4096"], 2000, 6000),
-    "pair of 256 KiB": (["calls", "262144"], 2000, 6000),
-    "pair of 1 MiB": (["calls", "1048576"], 500, 1500),
-    "mix, 100 live": (["mix", "100"], 1000, 3000),
+    "pair of 4 KiB": (["bench/hot", "calls", "4096"], 2000, 6000),
+    "pair of 256 KiB": (["bench/hot", "calls", "262144"], 2000, 6000),
+    "pair of 1 MiB": (["bench/hot", "calls", "1048576"], 500, 1500),
+    "mix, 100 live": (["bench/hot", "mix", "100"], 1000, 3000),
 }
+# What the preload library adds to a pair: two such paths behind it, of which the second has all but the library's part.
+ADDED = {"interposition": ("tests/preload/cost", "interposed", "own", 2000, 6000)}
 
 
-def count(program, arguments, turns, environment):
-    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program, *arguments, str(turns)]
+def count(command, turns, environment):
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", *command, str(turns)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     found = re.search(r"Collected : (\d+)", result.stderr)
     if result.returncode != 0 or not found:
         sys.exit(f"{' '.join(map(str, command))}\n{result.stdout}{result.stderr}")
     return int(found[1])
+
+
+def each(build, program, few, many, environment):
+    runs = [count([build / program[0], *program[1:]], turns, environment) for turns in (few, many)]
+    return round((runs[1] - runs[0]) / (many - few))
 
 
 def main():
@@ -45,9 +52,12 @@ def main():
     build = options.build.resolve()
     environment = dict(os.environ, CUDAMEMPOOL_DRIVER=str(build / "simcuda/libcuda.so.1"), SIMCUDA_DEVICE="sim:4GiB", CUDAMEMPOOL_CONF="")
     counted = {}
-    for name, (arguments, few, many) in PATHS.items():
-        runs = [count(build / "bench/hot", arguments, turns, environment) for turns in (few, many)]
-        counted[name] = round((runs[1] - runs[0]) / (many - few))
+    for name, (program, few, many) in PATHS.items():
+        counted[name] = each(build, program, few, many, environment)
+    preloaded = dict(environment, LD_PRELOAD=str(build / "lib/libcudamempool_preload.so"), LD_LIBRARY_PATH=str(build / "simcuda"))
+    for name, (program, whole, part, few, many) in ADDED.items():
+        whole, part = (each(build, [program, case], few, many, preloaded) for case in (whole, part))
+        counted[name] = whole - part
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {"tolerance": 0.15, "instructions": {}}
     if options.record:
         kept["instructions"] = counted

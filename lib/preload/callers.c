@@ -43,8 +43,10 @@ static name_list lists[] = {
 };
 enum { LIST_COUNT = sizeof lists / sizeof *lists };
 
+typedef enum lists_state { LISTS_UNREAD, LISTS_EMPTY, LISTS_READ } lists_state;
+
 static pthread_once_t lists_once = PTHREAD_ONCE_INIT;
-static _Atomic bool lists_read, lists_empty;
+static _Atomic lists_state lists_are;
 static _Atomic uint64_t known[1 << KNOWN_BITS]; /* address << VERDICT_BITS | verdict */
 static _Atomic uint64_t loaded;                 /* the loader's count of changes << 1 | a listed library is loaded */
 
@@ -61,8 +63,7 @@ static void read_lists(void)
         memcpy(lists[i].names, value, length);
         empty = empty && length == 0;
     }
-    atomic_store_explicit(&lists_empty, empty, memory_order_relaxed);
-    atomic_store_explicit(&lists_read, true, memory_order_release);
+    atomic_store_explicit(&lists_are, empty ? LISTS_EMPTY : LISTS_READ, memory_order_release);
 }
 
 /* '*' stands for any characters; behind a name there may be a version: "libnccl" is libnccl.so.2 too. */
@@ -128,18 +129,20 @@ static int find_file(struct dl_phdr_info *info, size_t size, void *data)
     return 0;
 }
 
-static verdict look_up(const void *caller)
+PRELOAD_SELDOM static verdict find_verdict(uint64_t address, _Atomic uint64_t *place)
 {
-    uint64_t address = (uintptr_t)caller;
-    _Atomic uint64_t *place = &known[address * UINT64_C(0x9e3779b97f4a7c15) >> (64 - KNOWN_BITS)];
-    uint64_t seen = atomic_load_explicit(place, memory_order_relaxed);
-    if (seen >> VERDICT_BITS == address) {
-        return (verdict)(seen & ((1 << VERDICT_BITS) - 1));
-    }
     search for_address = {.address = address, .found = ORDINARY};
     dl_iterate_phdr(find_file, &for_address);
     atomic_store_explicit(place, address << VERDICT_BITS | for_address.found, memory_order_relaxed);
     return for_address.found;
+}
+
+static inline verdict look_up(const void *caller)
+{
+    uint64_t address = (uintptr_t)caller;
+    _Atomic uint64_t *place = &known[address * UINT64_C(0x9e3779b97f4a7c15) >> (64 - KNOWN_BITS)];
+    uint64_t seen = atomic_load_explicit(place, memory_order_relaxed);
+    return seen >> VERDICT_BITS == address ? (verdict)(seen & ((1 << VERDICT_BITS) - 1)) : find_verdict(address, place);
 }
 
 typedef struct census {
@@ -179,8 +182,11 @@ static bool listed_is_loaded(void)
 }
 
 /* Whoever called the runtime. */
-static verdict behind_runtime(void)
+PRELOAD_SELDOM static verdict behind_runtime(void)
 {
+    if (!listed_is_loaded()) {
+        return RUNTIME;
+    }
     void *frames[MOST_FRAMES];
     int count = backtrace(frames, MOST_FRAMES);
     bool in_runtime = false;
@@ -196,14 +202,16 @@ static verdict behind_runtime(void)
 
 preload_caller cmi_preload_caller(const void *caller, size_t bytes)
 {
-    if (!atomic_load_explicit(&lists_read, memory_order_acquire)) {
+    lists_state state = atomic_load_explicit(&lists_are, memory_order_acquire);
+    if (state == LISTS_UNREAD) {
         pthread_once(&lists_once, read_lists);
+        state = atomic_load_explicit(&lists_are, memory_order_relaxed);
     }
-    if (atomic_load_explicit(&lists_empty, memory_order_relaxed)) {
+    if (state == LISTS_EMPTY) {
         return PRELOAD_CALLER_ANY;
     }
     verdict is = look_up(caller);
-    if (is == RUNTIME && bytes >= LEAST_EXPORTED && listed_is_loaded()) {
+    if (is == RUNTIME && bytes >= LEAST_EXPORTED) {
         is = behind_runtime();
     }
     return is == LISTED_BYPASS ? PRELOAD_CALLER_BYPASS : is == LISTED_SHARE ? PRELOAD_CALLER_SHARE : PRELOAD_CALLER_ANY;

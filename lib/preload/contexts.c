@@ -108,24 +108,32 @@ static bool is_primary(const preload_driver *driver, CUcontext handle, int devic
     return primary == handle;
 }
 
-bool cmi_preload_here(CUcontext *context, int *device)
+/* Make the current context the thread's last one. */
+PRELOAD_SELDOM static bool learn(CUcontext context)
 {
     const preload_driver *driver = cmi_preload_driver();
-    if (driver->cuCtxGetCurrent(context) != CUDA_SUCCESS || !*context) {
+    uint32_t now = atomic_load_explicit(&generation, memory_order_acquire);
+    preload_context known;
+    if (!cmi_preload_context_find(context, &known)) {
+        if (driver->cuCtxGetDevice(&known.device) != CUDA_SUCCESS ||
+            !cmi_preload_context_born(context, known.device, is_primary(driver, context, known.device))) {
+            return false;
+        }
+    }
+    last.context = context;
+    last.device = known.device;
+    last.generation = now;
+    return true;
+}
+
+bool cmi_preload_here(CUcontext *context, int *device)
+{
+    if (cmi_preload_driver()->cuCtxGetCurrent(context) != CUDA_SUCCESS || !*context) {
         return false;
     }
-    uint32_t now = atomic_load_explicit(&generation, memory_order_acquire);
-    if (last.context != *context || last.generation != now) {
-        preload_context known;
-        if (!cmi_preload_context_find(*context, &known)) {
-            if (driver->cuCtxGetDevice(&known.device) != CUDA_SUCCESS ||
-                !cmi_preload_context_born(*context, known.device, is_primary(driver, *context, known.device))) {
-                return false;
-            }
-        }
-        last.context = *context;
-        last.device = known.device;
-        last.generation = now;
+    bool same = last.context == *context && last.generation == atomic_load_explicit(&generation, memory_order_acquire);
+    if (!same && !learn(*context)) {
+        return false;
     }
     *device = last.device;
     return true;
@@ -170,15 +178,6 @@ static void forget(CUcontext handle)
     }
 }
 
-static void free_blocks(int device, CUcontext handle)
-{
-    preload_block block;
-    cmpool_t pool = cmi_preload_pool_of(device);
-    while (cmi_preload_block_take_any(device, handle, &block)) {
-        (void)cmi_preload_block_release(pool, &block);
-    }
-}
-
 /* The context's work must have ended before its memory serves others: that destroying a context waits is not written anywhere. */
 static void finish_work(CUcontext handle)
 {
@@ -198,7 +197,7 @@ void cmi_preload_context_dies(CUcontext handle)
     }
     forget(handle);
     finish_work(handle);
-    free_blocks(context.device, handle);
+    cmi_preload_blocks_release(context.device, handle, cmi_preload_pool_of(context.device));
     for (int i = 0; i < PRELOAD_DEVICES; i++) {
         if (cmi_preload_pool_of(i) && (i == context.device || cmi_preload_pool_has_peer(i, context.device))) {
             (void)cmpool_context_remove(i, handle);
@@ -223,7 +222,7 @@ bool cmi_preload_primary_dies(int device)
     }
     if (!primary || cmi_preload_block_others(device, primary)) {
         if (primary) {
-            free_blocks(device, primary);
+            cmi_preload_blocks_release(device, primary, cmi_preload_pool_of(device));
         }
         return !cmi_preload_block_others(device, primary);
     }

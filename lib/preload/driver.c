@@ -50,6 +50,7 @@ typedef struct driver_table {
 
 static driver_table table;
 static _Atomic int table_state; /* 0 empty, 1 being copied, 2 there */
+_Atomic(const preload_driver *) cmi_preload_known_driver;
 
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 extern const char _end[] __attribute__((visibility("hidden")));
@@ -129,6 +130,7 @@ static void publish(const driver_table *from)
     if (atomic_compare_exchange_strong(&table_state, &empty, 1)) {
         table = *from;
         atomic_store_explicit(&table_state, 2, memory_order_release);
+        atomic_store_explicit(&cmi_preload_known_driver, &table.functions, memory_order_release);
     }
     while (atomic_load_explicit(&table_state, memory_order_acquire) != 2) {
         sched_yield(); /* the other thread is in the middle of a copy */
@@ -156,7 +158,7 @@ bool cmi_preload_adopt(void *function)
     return info.dli_fbase == table.base;
 }
 
-const preload_driver *cmi_preload_driver(void)
+const preload_driver *cmi_preload_find_driver(void)
 {
     if (atomic_load_explicit(&table_state, memory_order_acquire) != 2) {
         /* A program that is linked against the driver calls without a look-up. */

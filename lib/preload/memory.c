@@ -20,19 +20,18 @@ CUresult cmi_preload_answer(cmpool_status status)
     }
 }
 
-/* Make a block that has just been handed out known; one that cannot be goes back. */
 CUresult cmi_preload_hand_out(cmpool_t pool, const preload_block *block, CUdeviceptr *address)
 {
     if (!cmi_preload_block_add(block)) {
-        (void)cmpool_free_unordered(pool, (void *)(uintptr_t)block->address);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        (void)cmi_preload_block_release(pool, block);
+        return PRELOAD_ASK_DRIVER;
     }
     *address = block->address;
     return CUDA_SUCCESS;
 }
 
 /* Memory that nothing has used before, so there is no order it could want: any stream does. */
-static cmpool_status take_shared(cmpool_t pool, void **memory, size_t bytes)
+PRELOAD_SELDOM static cmpool_status take_shared(cmpool_t pool, void **memory, size_t bytes)
 {
     const cmpool_request request = {.struct_size = sizeof request, .bytes = bytes, .flags = CMPOOL_EXPORTABLE};
     return cmpool_malloc_ex(pool, memory, &request);
@@ -43,19 +42,20 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, const void *caller)
     preload_block block = {.bytes = bytes};
     cmpool_t pool;
     void *memory;
-    if (!cmi_preload_here(&block.context, &block.device)) {
+    if (!cmi_preload_here(&block.origin.context, &block.origin.device)) {
         return PRELOAD_ASK_DRIVER;
     }
     preload_caller who = cmi_preload_caller(caller, bytes);
     if (who == PRELOAD_CALLER_BYPASS) {
         return PRELOAD_ASK_DRIVER;
     }
-    block.shared = who == PRELOAD_CALLER_SHARE;
-    cmpool_status status = cmi_preload_pool(block.device, &pool);
+    bool shared = who == PRELOAD_CALLER_SHARE;
+    block.origin.how = shared ? PRELOAD_SHARED : 0;
+    cmpool_status status = cmi_preload_pool(block.origin.device, &pool);
     if (status == CMPOOL_OK && !pool) {
         return PRELOAD_ASK_DRIVER;
     }
-    if (status == CMPOOL_OK && block.shared) {
+    if (status == CMPOOL_OK && shared) {
         status = take_shared(pool, &memory, bytes);
         if (status == CMPOOL_ERR_UNSUPPORTED) {
             return PRELOAD_ASK_DRIVER; /* the driver's own has IPC handles at least */
@@ -72,7 +72,7 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, const void *caller)
 }
 
 /* No block starts there, but a pool's memory is there: the driver must not be asked, to which it may be the start of a whole segment. */
-static CUresult refuse_free(CUdeviceptr address)
+PRELOAD_SELDOM static CUresult refuse_free(CUdeviceptr address)
 {
     cmpool_block_info info = {.struct_size = sizeof info};
     cmpool_status status = cmpool_lookup((void *)(uintptr_t)address, &info);
@@ -90,15 +90,18 @@ CUresult cmi_preload_give_back(CUdeviceptr address, bool ordered, CUstream strea
     if (!cmi_preload_block_take(address, &block)) {
         return refuse_free(address);
     }
-    cmpool_t pool = cmi_preload_pool_of(block.device);
+    cmpool_t pool = cmi_preload_pool_of(block.origin.device);
     void *memory = (void *)(uintptr_t)address;
     preload_free_sync sync = cmi_preload_free_sync();
-    if (!ordered && !block.in_order && sync == PRELOAD_FREE_HOST && !cmi_preload_capture_is_live()) {
+    if (sync == PRELOAD_FREE_HOST && !ordered && !(block.origin.how & PRELOAD_IN_ORDER) && !cmi_preload_capture_is_live()) {
         (void)driver->cuCtxSynchronize(); /* an error of work is told by the next call that asks for one */
     }
     ordered = ordered || sync == PRELOAD_FREE_NONE;
     cmpool_status status = ordered ? cmpool_free(pool, memory, stream) : cmpool_free_unordered(pool, memory);
-    if (status != CMPOOL_OK && status != CMPOOL_ERR_INVALID_POOL) {
+    if (status == CMPOOL_OK) {
+        return CUDA_SUCCESS;
+    }
+    if (status != CMPOOL_ERR_INVALID_POOL) {
         (void)cmi_preload_block_add(&block); /* it is live still; there is room, since it has just left */
     }
     return cmi_preload_answer(status);
@@ -107,6 +110,11 @@ CUresult cmi_preload_give_back(CUdeviceptr address, bool ordered, CUstream strea
 /* ---- without a stream -----------------------------------------------------------------------------------------------------------------
  */
 
+PRELOAD_SELDOM static CUresult allocate_from_driver(CUdeviceptr *address, size_t bytes)
+{
+    PRELOAD_WITH_ROOM(-1, bytes, cuMemAlloc_v2, address, bytes);
+}
+
 CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 {
     CUresult code = PRELOAD_ASK_DRIVER;
@@ -114,10 +122,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
         code = allocate(address, bytes, __builtin_return_address(0));
         cmi_preload_leave();
     }
-    if (code == PRELOAD_ASK_DRIVER) {
-        PRELOAD_WITH_ROOM(-1, bytes, cuMemAlloc_v2, address, bytes);
-    }
-    return code;
+    return code == PRELOAD_ASK_DRIVER ? allocate_from_driver(address, bytes) : code;
 }
 
 static CUresult allocate_rows(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, const void *caller)
@@ -238,13 +243,13 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr a
 static void correct(void *data, CUpointer_attribute attribute, const preload_block *block)
 {
     if (attribute == CU_POINTER_ATTRIBUTE_CONTEXT) {
-        *(CUcontext *)data = block->context;
+        *(CUcontext *)data = block->origin.context;
     } else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR) {
         *(CUdeviceptr *)data = block->address;
     } else if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE) {
         *(size_t *)data = block->bytes;
     } else if (attribute == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE) {
-        *(CUmemoryPool *)data = block->memory_pool;
+        *(CUmemoryPool *)data = block->origin.memory_pool;
     }
 }
 
@@ -292,7 +297,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
     preload_block block;
-    return find_for((CUdeviceptr)(uintptr_t)address, &block) == PRELOAD_DRIVERS || block.shared
+    return find_for((CUdeviceptr)(uintptr_t)address, &block) == PRELOAD_DRIVERS || block.origin.how & PRELOAD_SHARED
                ? PRELOAD_FORWARD(cuMemRetainAllocationHandle, handle, address)
                : CUDA_ERROR_INVALID_VALUE;
 }

@@ -55,19 +55,21 @@ static bool is_default_pool(CUmemoryPool handle, int device)
 static CUresult allocate(CUdeviceptr *address, size_t bytes, CUmemoryPool from, CUstream stream, bool per_thread, const void *caller)
 {
     const preload_driver *driver = cmi_preload_driver();
-    preload_block block = {.bytes = bytes, .memory_pool = from, .in_order = true};
+    preload_block block = {.bytes = bytes, .origin = {.memory_pool = from, .how = PRELOAD_IN_ORDER}};
     cmpool_t pool;
     void *memory;
     int pools_device;
-    if (!cmi_preload_stream_device(stream, per_thread, &block.device) || cmi_preload_caller(caller, bytes) == PRELOAD_CALLER_BYPASS) {
+    if (!cmi_preload_stream_device(stream, per_thread, &block.origin.device) ||
+        cmi_preload_caller(caller, bytes) == PRELOAD_CALLER_BYPASS) {
         return PRELOAD_ASK_DRIVER;
     }
-    if (!from && (!driver->cuDeviceGetMemPool || driver->cuDeviceGetMemPool(&block.memory_pool, block.device) != CUDA_SUCCESS)) {
+    if (!from &&
+        (!driver->cuDeviceGetMemPool || driver->cuDeviceGetMemPool(&block.origin.memory_pool, block.origin.device) != CUDA_SUCCESS)) {
         return PRELOAD_ASK_DRIVER;
     }
-    bool ours = find_pool(block.memory_pool, &pools_device, false) ? pools_device == block.device
-                                                                   : is_default_pool(block.memory_pool, block.device);
-    cmpool_status status = ours ? cmi_preload_pool(block.device, &pool) : CMPOOL_OK;
+    bool ours = find_pool(block.origin.memory_pool, &pools_device, false) ? pools_device == block.origin.device
+                                                                          : is_default_pool(block.origin.memory_pool, block.origin.device);
+    cmpool_status status = ours ? cmi_preload_pool(block.origin.device, &pool) : CMPOOL_OK;
     if (status == CMPOOL_OK && (!ours || !pool)) {
         return PRELOAD_ASK_DRIVER;
     }

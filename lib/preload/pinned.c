@@ -1,6 +1,6 @@
 /*
  * Replacements for the calls about pinned host memory: with the option pinned the pool of the current device serves it, else the driver.
- * Owns nothing; the blocks are in the table of all blocks, marked by PRELOAD_HOST. What a program asked for is what it is told of a block:
+ * Owns nothing; the blocks are in the table of all blocks, marked as host memory. What a program asked for is what it is told of a block:
  * its flags and its length, while the driver knows only the extent around it.
  */
 #include "preload/preload.h"
@@ -10,13 +10,13 @@
 
 static CUresult allocate(void **address, size_t bytes, unsigned flags, const void *caller)
 {
-    preload_block block = {.bytes = bytes, .host_flags = flags};
+    preload_block block = {.bytes = bytes, .origin = {.how = PRELOAD_HOST | flags}};
     cmpool_t pool;
     void *memory;
-    if (!cmi_preload_here(&block.context, &block.device) || cmi_preload_caller(caller, bytes) == PRELOAD_CALLER_BYPASS) {
+    if (!cmi_preload_here(&block.origin.context, &block.origin.device) || cmi_preload_caller(caller, bytes) == PRELOAD_CALLER_BYPASS) {
         return PRELOAD_ASK_DRIVER;
     }
-    cmpool_status status = cmi_preload_pool(block.device, &pool);
+    cmpool_status status = cmi_preload_pool(block.origin.device, &pool);
     if (status == CMPOOL_OK && !pool) {
         return PRELOAD_ASK_DRIVER;
     }
@@ -28,13 +28,13 @@ static CUresult allocate(void **address, size_t bytes, unsigned flags, const voi
     if (status != CMPOOL_OK) {
         return cmi_preload_answer(status);
     }
-    block.address = (uint64_t)(uintptr_t)memory | PRELOAD_HOST;
-    if (!cmi_preload_block_add(&block)) {
-        (void)cmi_preload_block_release(pool, &block);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUdeviceptr handed_out = 0;
+    block.address = (uint64_t)(uintptr_t)memory;
+    CUresult code = cmi_preload_hand_out(pool, &block, &handed_out);
+    if (code == CUDA_SUCCESS) {
+        *address = memory;
     }
-    *address = memory;
-    return CUDA_SUCCESS;
+    return code;
 }
 
 static CUresult serve(void **address, size_t bytes, unsigned flags, const void *caller)
@@ -63,8 +63,7 @@ static preload_whose find(uint64_t address, preload_block *block)
 {
     cmpool_block_info info = {.struct_size = sizeof info};
     cmpool_status status = cmpool_pinned_lookup((void *)(uintptr_t)address, &info);
-    if (status == CMPOOL_OK && cmi_preload_block_find((uint64_t)(uintptr_t)info.base | PRELOAD_HOST, block)) {
-        block->address &= ~PRELOAD_HOST;
+    if (status == CMPOOL_OK && cmi_preload_block_find_host((uint64_t)(uintptr_t)info.base, block)) {
         return address - block->address < block->bytes ? PRELOAD_LIVE : PRELOAD_FREE;
     }
     return status == CMPOOL_OK || status == CMPOOL_ERR_ALREADY_FREED ? PRELOAD_FREE : PRELOAD_DRIVERS;
@@ -89,10 +88,10 @@ static CUresult give_back(void *address)
     if (cmi_preload_driver()->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) {
         return PRELOAD_ASK_DRIVER;
     }
-    if (!cmi_preload_block_take(at | PRELOAD_HOST, &block)) {
+    if (!cmi_preload_block_take_host(at, &block)) {
         return find(at, &block) == PRELOAD_DRIVERS ? PRELOAD_ASK_DRIVER : CUDA_ERROR_INVALID_VALUE;
     }
-    cmpool_status status = cmi_preload_block_release(cmi_preload_pool_of(block.device), &block);
+    cmpool_status status = cmi_preload_block_release(cmi_preload_pool_of(block.origin.device), &block);
     if (status != CMPOOL_OK && status != CMPOOL_ERR_INVALID_POOL) {
         (void)cmi_preload_block_add(&block); /* it is live still; there is room, since it has just left */
     }
@@ -115,7 +114,7 @@ CUresult cuMemHostGetFlags(unsigned int *flags, void *address)
     preload_whose found = cmi_preload_pinned_find((uint64_t)(uintptr_t)address, &block);
     CUresult code = PRELOAD_FORWARD(cuMemHostGetFlags, flags, address);
     if (code == CUDA_SUCCESS && found == PRELOAD_LIVE) {
-        *flags = block.host_flags | CMPOOL_PINNED_MAPPED; /* with unified addressing all pinned memory is mapped */
+        *flags = (block.origin.how & KNOWN_FLAGS) | CMPOOL_PINNED_MAPPED; /* with unified addressing all pinned memory is mapped */
     }
     return code == CUDA_SUCCESS && found == PRELOAD_FREE ? CUDA_ERROR_INVALID_VALUE : code;
 }

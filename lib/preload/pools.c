@@ -10,21 +10,17 @@
 enum { VOID_TRIES = 10000 };
 
 typedef struct device_pool {
-    _Atomic cmpool_t pool;
     _Atomic bool closed;    /* no pool now: one is being given back, or this device cannot have one */
     _Atomic uint64_t peers; /* devices that may use the memory, a bit each */
 } device_pool;
 
+_Atomic cmpool_t cmi_preload_pools[PRELOAD_DEVICES];
+_Atomic bool cmi_preload_aside;
 static device_pool pools[PRELOAD_DEVICES];
-static _Atomic bool aside;
-
-cmpool_t cmi_preload_pool_of(int device) { return atomic_load_explicit(&pools[device].pool, memory_order_acquire); }
 
 bool cmi_preload_pool_has_peer(int device, int peer) { return atomic_load(&pools[device].peers) >> peer & 1; }
 
-bool cmi_preload_stands_aside(void) { return atomic_load_explicit(&aside, memory_order_relaxed); }
-
-void cudamempool_preload_stand_aside(void) { atomic_store(&aside, true); }
+void cudamempool_preload_stand_aside(void) { atomic_store(&cmi_preload_aside, true); }
 
 static cmpool_status create(int device, cmpool_t *pool)
 {
@@ -39,17 +35,16 @@ static cmpool_status create(int device, cmpool_t *pool)
     return cmpool_create(pool, &config);
 }
 
-cmpool_status cmi_preload_pool(int device, cmpool_t *pool)
+cmpool_status cmi_preload_make_pool(int device, cmpool_t *pool)
 {
     device_pool *at = &pools[device];
-    *pool = cmi_preload_stands_aside() ? 0 : cmi_preload_pool_of(device);
-    if (*pool || cmi_preload_stands_aside() || atomic_load(&at->closed)) {
+    if (atomic_load(&at->closed)) {
         return CMPOOL_OK;
     }
     cmpool_status status = create(device, pool);
     if (status == CMPOOL_OK) {
         cmpool_t none = 0;
-        if (atomic_compare_exchange_strong(&at->pool, &none, *pool)) {
+        if (atomic_compare_exchange_strong(&cmi_preload_pools[device], &none, *pool)) {
             cmi_preload_contexts_tell(device);
         } else { /* another thread was faster */
             (void)cmpool_destroy(*pool);
@@ -82,13 +77,10 @@ void cmi_preload_pool_void(int device)
 {
     device_pool *at = &pools[device];
     atomic_store(&at->closed, true); /* requests in the meantime are the driver's */
-    cmpool_t pool = atomic_exchange(&at->pool, 0);
+    cmpool_t pool = atomic_exchange(&cmi_preload_pools[device], 0);
     cmpool_status status = CMPOOL_ERR_BUSY;
     for (int i = 0; pool && i < VOID_TRIES && (status == CMPOOL_ERR_BUSY || status == CMPOOL_ERR_CAPTURE); i++) {
-        preload_block block;
-        while (cmi_preload_block_take_any(device, NULL, &block)) {
-            (void)cmi_preload_block_release(pool, &block);
-        }
+        cmi_preload_blocks_release(device, NULL, pool);
         if (i == 0) {
             cmi_preload_report_ended(device, pool);
         }

@@ -6,9 +6,13 @@
 #define CMI_PRELOAD_H
 
 #include <cudamempool/cudamempool.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* What is seldom needed stays out of the functions that a request or a free goes through: these save no registers for it. */
+#define PRELOAD_SELDOM __attribute__((noinline, cold))
 
 /* ---- the driver's types, as far as they pass through ------------------------------------------------------------------------------ */
 
@@ -79,8 +83,16 @@ typedef struct preload_driver {
 #include "preload/hooks.def"
 } preload_driver;
 
+/* NULL until the driver is known. Read through cmi_preload_driver alone. */
+extern _Atomic(const preload_driver *) cmi_preload_known_driver;
+PRELOAD_SELDOM const preload_driver *cmi_preload_find_driver(void);
+
 /* The driver that the program has loaded, or NULL: none yet. Any thread, no lock. */
-const preload_driver *cmi_preload_driver(void);
+static inline const preload_driver *cmi_preload_driver(void)
+{
+    const preload_driver *known = atomic_load_explicit(&cmi_preload_known_driver, memory_order_acquire);
+    return known ? known : cmi_preload_find_driver();
+}
 /* What the program gets in place of a function of the driver: the replacement, or the function itself. */
 void *cmi_preload_replacement(void *function);
 /* For dlsym: whether the name is in hooks.def as a hook. */
@@ -103,15 +115,37 @@ void *cmi_preload_next_dlsym(void *handle, const char *name);
 /* ---- the state of a call (state.c)
  * -------------------------------------------------------------------------------------------------------- */
 
+/* How deep the thread is inside, and whether there is a driver and this is no fork's child: for the two functions below. */
+extern __thread unsigned cmi_preload_depth __attribute__((tls_model("initial-exec")));
+extern _Atomic bool cmi_preload_ready;
+PRELOAD_SELDOM bool cmi_preload_prepare(void);
+
 /* false: the call goes to the driver as it is, because there is none yet, the process is a fork's child, or the thread is inside the
  * library already. Otherwise cmi_preload_leave must follow. */
-bool cmi_preload_enter(void);
-void cmi_preload_leave(void);
+static inline bool cmi_preload_enter(void)
+{
+    if (cmi_preload_depth || (!atomic_load_explicit(&cmi_preload_ready, memory_order_acquire) && !cmi_preload_prepare())) {
+        return false;
+    }
+    cmi_preload_depth++;
+    return true;
+}
+
+static inline void cmi_preload_leave(void) { cmi_preload_depth--; }
+
 /* One line on stderr, whole, without the program's heap or streams. */
 void cmi_preload_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The option free_sync, from CUDAMEMPOOL_CONF. */
 typedef enum preload_free_sync { PRELOAD_FREE_EVENT, PRELOAD_FREE_HOST, PRELOAD_FREE_NONE } preload_free_sync;
-preload_free_sync cmi_preload_free_sync(void);
+#define PRELOAD_FREE_UNREAD (-1)
+extern _Atomic int cmi_preload_known_free_sync; /* PRELOAD_FREE_UNREAD until the option was read */
+PRELOAD_SELDOM preload_free_sync cmi_preload_read_free_sync(void);
+
+static inline preload_free_sync cmi_preload_free_sync(void)
+{
+    int known = atomic_load_explicit(&cmi_preload_known_free_sync, memory_order_relaxed);
+    return known == PRELOAD_FREE_UNREAD ? cmi_preload_read_free_sync() : (preload_free_sync)known;
+}
 /* The option async: whether requests in the order of a stream are the pool's to serve. */
 bool cmi_preload_async_from_pool(void);
 /* The option pinned: whether pinned host memory is the pool's to serve. */
@@ -140,29 +174,35 @@ void cmi_preload_report_ended(int device, cmpool_t pool);
 /* ---- live blocks (blocks.c)
  * ---------------------------------------------------------------------------------------------------------------- */
 
-typedef struct preload_block {
-    uint64_t address;         /* 0: empty */
-    uint64_t bytes;           /* as asked for */
+/* How a block was asked for. */
+typedef struct preload_origin {
     CUcontext context;        /* NULL: it is of none, since it was asked for in the order of a stream */
     CUmemoryPool memory_pool; /* what the driver would have taken such memory from */
     int device;
-    bool in_order;       /* asked for in the order of a stream */
-    bool shared;         /* a driver allocation of its own, which other processes can be given */
-    unsigned host_flags; /* pinned host memory: as asked for */
+    unsigned how; /* of the following, and what flags pinned host memory was asked for with */
+} preload_origin;
+#define PRELOAD_IN_ORDER (1u << 29) /* in the order of a stream */
+#define PRELOAD_SHARED (1u << 30)   /* a driver allocation of its own, which other processes can be given */
+#define PRELOAD_HOST (1u << 31)     /* pinned host memory */
+
+typedef struct preload_block {
+    uint64_t address; /* a multiple of 512 */
+    uint64_t bytes;   /* as asked for */
+    preload_origin origin;
 } preload_block;
 
-/* In the address of a block, which is a multiple of 512: it is pinned host memory. Device addresses never find such a block. */
-#define PRELOAD_HOST UINT64_C(1)
-
-/* false: no host memory. */
+/* false: no host memory, or more contexts and memory pools than can be told apart. */
 bool cmi_preload_block_add(const preload_block *block);
-/* The block that starts at the address; take also removes it, so that only one of two frees gets it. */
+/* The block of device memory, or of pinned host memory, that starts at the address; take also removes it, so that only one of two frees
+ * gets it. */
 bool cmi_preload_block_find(uint64_t address, preload_block *block);
 bool cmi_preload_block_take(uint64_t address, preload_block *block);
-/* Take any block of a device, of a context unless NULL; false: none left. */
-bool cmi_preload_block_take_any(int device, CUcontext context, preload_block *block);
+bool cmi_preload_block_find_host(uint64_t address, preload_block *block);
+bool cmi_preload_block_take_host(uint64_t address, preload_block *block);
 /* Give a block that was taken to the pool it came from. */
 cmpool_status cmi_preload_block_release(cmpool_t pool, const preload_block *block);
+/* Give every block of a device to its pool, or (not NULL) those of a context. */
+void cmi_preload_blocks_release(int device, CUcontext context, cmpool_t pool);
 /* Whether a device has blocks of another context. */
 bool cmi_preload_block_others(int device, CUcontext context);
 
@@ -171,7 +211,7 @@ bool cmi_preload_block_others(int device, CUcontext context);
 
 /* Whose the memory at an address is. What lies free in a pool is mapped and yet nobody's. */
 typedef enum preload_whose { PRELOAD_DRIVERS, PRELOAD_LIVE, PRELOAD_FREE } preload_whose;
-/* pinned.c: the block of pinned host memory around an address, its address without PRELOAD_HOST. */
+/* pinned.c: the block of pinned host memory around an address. */
 preload_whose cmi_preload_pinned_find(uint64_t address, preload_block *block);
 
 /* Not a code: the pool could not be asked, or must not answer. */
@@ -179,7 +219,7 @@ enum { PRELOAD_ASK_DRIVER = -1 };
 
 /* The driver's code for the pool's answer, or PRELOAD_ASK_DRIVER. */
 CUresult cmi_preload_answer(cmpool_status status);
-/* Make a block that the pool gave known, and hand it to the program. */
+/* Make a block that the pool gave known, and hand it to the program; one that cannot be goes back, and the driver may serve. */
 CUresult cmi_preload_hand_out(cmpool_t pool, const preload_block *block, CUdeviceptr *address);
 /* Take a block back, on a stream if `ordered`. */
 CUresult cmi_preload_give_back(CUdeviceptr address, bool ordered, CUstream stream);
@@ -230,11 +270,24 @@ void cmi_preload_contexts_tell(int device);
 /* ---- pools (pools.c) ------------------------------------------------------------------------------------------------------------------
  */
 
-/* The pool of a device, made on first use. *pool is 0: the driver serves this device, or this request. */
-cmpool_status cmi_preload_pool(int device, cmpool_t *pool);
-bool cmi_preload_stands_aside(void);
+extern _Atomic cmpool_t cmi_preload_pools[PRELOAD_DEVICES];
+extern _Atomic bool cmi_preload_aside;
+PRELOAD_SELDOM cmpool_status cmi_preload_make_pool(int device, cmpool_t *pool);
+
+/* What is asked of the driver is the driver's from now on. */
+static inline bool cmi_preload_stands_aside(void) { return atomic_load_explicit(&cmi_preload_aside, memory_order_relaxed); }
+
 /* The pool if there is one, else 0. */
-cmpool_t cmi_preload_pool_of(int device);
+static inline cmpool_t cmi_preload_pool_of(int device) { return atomic_load_explicit(&cmi_preload_pools[device], memory_order_acquire); }
+
+/* The pool of a device, made on first use. *pool is 0: the driver serves this device, or this request. */
+static inline cmpool_status cmi_preload_pool(int device, cmpool_t *pool)
+{
+    bool stands_aside = cmi_preload_stands_aside();
+    *pool = stands_aside ? 0 : cmi_preload_pool_of(device);
+    return *pool || stands_aside ? CMPOOL_OK : cmi_preload_make_pool(device, pool);
+}
+
 /* Memory of `device` may be used by `peer` from now on. */
 void cmi_preload_pool_add_peer(int device, int peer);
 bool cmi_preload_pool_has_peer(int device, int peer);

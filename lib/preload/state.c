@@ -18,31 +18,29 @@
 #include <cudamempool/options.def> /* for the words of the choices */
 #undef CMPOOL_OPTION
 
-static __thread unsigned depth __attribute__((tls_model("initial-exec")));
-static _Atomic bool in_child, watching;
+__thread unsigned cmi_preload_depth;
+_Atomic bool cmi_preload_ready;
+static _Atomic bool in_child;
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
 /* The child of a fork has the parent's tables but not its device; locks may be held by threads that it does not have. */
-static void after_fork(void) { atomic_store(&in_child, true); }
-static void watch(void)
+static void after_fork(void)
 {
-    pthread_atfork(NULL, NULL, after_fork);
-    atomic_store_explicit(&watching, true, memory_order_release);
+    atomic_store(&in_child, true);
+    atomic_store(&cmi_preload_ready, false);
 }
 
-bool cmi_preload_enter(void)
+static void watch(void) { pthread_atfork(NULL, NULL, after_fork); }
+
+bool cmi_preload_prepare(void)
 {
-    if (depth || atomic_load_explicit(&in_child, memory_order_relaxed) || !cmi_preload_driver()) {
+    if (atomic_load(&in_child) || !cmi_preload_driver()) {
         return false;
     }
-    if (!atomic_load_explicit(&watching, memory_order_acquire)) {
-        pthread_once(&watch_once, watch);
-    }
-    depth++;
+    pthread_once(&watch_once, watch);
+    atomic_store_explicit(&cmi_preload_ready, true, memory_order_release);
     return true;
 }
-
-void cmi_preload_leave(void) { depth--; }
 
 void cmi_preload_say(const char *format, ...)
 {
@@ -101,29 +99,39 @@ const char *cmi_preload_setting(const char *key, size_t *length)
 }
 
 /* The position of an option's value among its words, "a|b|c"; what is not among them is the first. */
+PRELOAD_SELDOM static int read_choice(const char *key, const char *words)
+{
+    size_t length;
+    const char *value = cmi_preload_setting(key, &length);
+    int answer = 0;
+    for (int i = 0; value && *words; i++) {
+        size_t word = strcspn(words, "|");
+        if (length == word && strncmp(value, words, word) == 0) {
+            answer = i;
+        }
+        words += word + (words[word] == '|');
+    }
+    return answer;
+}
+
+/* The position, read once: *known is 1 more, 0 at first. */
 static int choice(_Atomic int *known, const char *key, const char *words)
 {
-    int answer = atomic_load_explicit(known, memory_order_relaxed); /* 1 + the position */
+    int answer = atomic_load_explicit(known, memory_order_relaxed);
     if (!answer) {
-        size_t length;
-        const char *value = cmi_preload_setting(key, &length);
-        answer = 1;
-        for (int i = 1; value && *words; i++) {
-            size_t word = strcspn(words, "|");
-            if (length == word && strncmp(value, words, word) == 0) {
-                answer = i;
-            }
-            words += word + (words[word] == '|');
-        }
+        answer = 1 + read_choice(key, words);
         atomic_store_explicit(known, answer, memory_order_relaxed);
     }
     return answer - 1;
 }
 
-preload_free_sync cmi_preload_free_sync(void)
+_Atomic int cmi_preload_known_free_sync = PRELOAD_FREE_UNREAD;
+
+preload_free_sync cmi_preload_read_free_sync(void)
 {
-    static _Atomic int known;
-    return (preload_free_sync)choice(&known, "free_sync", CMPOOL_CHOICES_free_sync);
+    int answer = read_choice("free_sync", CMPOOL_CHOICES_free_sync);
+    atomic_store_explicit(&cmi_preload_known_free_sync, answer, memory_order_relaxed);
+    return (preload_free_sync)answer;
 }
 
 bool cmi_preload_pinned_from_pool(void)

@@ -1,17 +1,22 @@
 /*
  * What interposition costs: a look-up of a symbol that is not the driver's, and a pair of cuMemAlloc and cuMemFree against the same pair of
- * the library's own calls. Prints both; exits with 1 where a look-up costs more than half again as much. Run with LD_PRELOAD.
+ * the library's own calls. Prints both; exits with 1 where a look-up costs more than half again as much. `cost interposed N` and
+ * `cost own N` make N pairs, to be counted in instructions. Run with LD_PRELOAD.
  */
 #include "driver/driver_abi.h"
+#include "simcuda.h"
 
 #include <cudamempool/cudamempool.h>
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { LOOK_UPS = 20000, PAIRS = 20000, REPEATS = 40 };
+enum { LOOK_UPS = 20000, PAIRS = 20000, REPEATS = 40, BYTES = 4096 };
+
+static int pair_count = PAIRS;
 
 CUresult CUDAAPI cuInit(unsigned flags);
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
@@ -27,15 +32,21 @@ static double now(void)
     return (double)at.tv_sec * 1e9 + (double)at.tv_nsec;
 }
 
-/* The best of several runs of two things in turn, in nanoseconds each. */
-static void best(void (*run)(void *), void *first, void *second, int times, double least[2])
+typedef struct timed {
+    void (*run)(void *);
+    void *data;
+    double least; /* nanoseconds */
+} timed;
+
+/* The best of several runs of some things in turn, in nanoseconds each. */
+static void best(timed *all, int count, int times)
 {
-    least[0] = least[1] = 1e18;
-    for (int i = 0; i < 2 * REPEATS; i++) {
+    for (int i = 0; i < count * REPEATS; i++) {
+        timed *now_timed = &all[i % count];
         double start = now();
-        run(i % 2 ? second : first);
+        now_timed->run(now_timed->data);
         double each = (now() - start) / times;
-        least[i % 2] = each < least[i % 2] ? each : least[i % 2];
+        now_timed->least = i < count || each < now_timed->least ? each : now_timed->least;
     }
 }
 
@@ -51,32 +62,60 @@ static void look_up(void *function)
     }
 }
 
-/* NULL: through the driver's names; else the pool itself. */
-static void pairs(void *pool)
+/* Through the driver's names. */
+static void interposed_pairs(void *unused)
 {
     CUdeviceptr address;
-    void *block;
-    for (int i = 0; i < PAIRS; i++) {
-        if (!pool && cuMemAlloc_v2(&address, 4096) == CUDA_SUCCESS) {
+    (void)unused;
+    for (int i = 0; i < pair_count; i++) {
+        if (cuMemAlloc_v2(&address, BYTES) == CUDA_SUCCESS) {
             (void)cuMemFree_v2(address);
-        } else if (pool && cmpool_malloc_unordered(*(cmpool_t *)pool, &block, 4096) == CMPOOL_OK) {
+        }
+    }
+}
+
+static void own_pairs(void *pool)
+{
+    void *block;
+    for (int i = 0; i < pair_count; i++) {
+        if (cmpool_malloc_unordered(*(cmpool_t *)pool, &block, BYTES) == CMPOOL_OK) {
             (void)cmpool_free_unordered(*(cmpool_t *)pool, block);
         }
     }
 }
 
-/* A pair asks the driver twice which context is current. */
-static void questions(void *unused)
+/* An interposed call asks the driver which context is current, as the driver asks itself. What the simulated one takes for its answer is
+ * not the interposition's, and it is not the same by itself as between other work; so it is asked here too. */
+static void own_pairs_with_questions(void *pool)
 {
-    (void)unused;
     CUcontext context;
-    for (int i = 0; i < PAIRS; i++) {
+    void *block;
+    for (int i = 0; i < pair_count; i++) {
         (void)cuCtxGetCurrent(&context);
-        (void)cuCtxGetCurrent(&context);
+        if (cmpool_malloc_unordered(*(cmpool_t *)pool, &block, BYTES) == CMPOOL_OK) {
+            (void)cuCtxGetCurrent(&context);
+            (void)cmpool_free_unordered(*(cmpool_t *)pool, block);
+        }
     }
 }
 
-int main(void)
+static double event_calls(void)
+{
+    static const char *const names[] = {"cuCtxRecordEvent", "cuCtxWaitEvent", "cuEventRecord", "cuEventQuery", "cuStreamWaitEvent"};
+    double calls = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        calls += (double)simcuda_calls_of(names[i]);
+    }
+    return calls;
+}
+
+static int make_pool(cmpool_t *pool)
+{
+    CUcontext context;
+    return cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) || cmpool_create(pool, NULL) ? 3 : 0;
+}
+
+static int time_all(void)
 {
     void *c_library = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
     void *found = c_library ? dlvsym(c_library, "dlsym", "GLIBC_2.34") : NULL;
@@ -86,18 +125,35 @@ int main(void)
         return 77;
     }
     memcpy(&original, &found, sizeof found);
-    double look_ups[2], pair[2], asked[2];
-    best(look_up, &original, &ours, LOOK_UPS, look_ups);
-    printf("dlsym of another symbol: %.1f ns, interposed %.1f ns, ratio %.2f\n", look_ups[0], look_ups[1], look_ups[1] / look_ups[0]);
+    timed look_ups[] = {{look_up, &original, 0}, {look_up, &ours, 0}};
+    best(look_ups, 2, LOOK_UPS);
+    printf("dlsym of another symbol: %.1f ns, interposed %.1f ns, ratio %.2f\n", look_ups[0].least, look_ups[1].least,
+           look_ups[1].least / look_ups[0].least);
 
-    CUcontext context;
     cmpool_t pool;
-    if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) || cmpool_create(&pool, NULL)) {
+    if (make_pool(&pool)) {
         return 3;
     }
-    best(pairs, &pool, NULL, PAIRS, pair);
-    best(questions, NULL, NULL, PAIRS, asked);
-    printf("malloc and free: %.0f ns, interposed %.0f ns, %.0f ns more, of which the driver's cuCtxGetCurrent %.0f ns\n", pair[0], pair[1],
-           pair[1] - pair[0], asked[0]);
-    return look_ups[1] > 1.5 * look_ups[0];
+    timed pairs[] = {{own_pairs, &pool, 0}, {own_pairs_with_questions, &pool, 0}, {interposed_pairs, NULL, 0}};
+    best(pairs, 3, pair_count);
+    double before = event_calls();
+    interposed_pairs(NULL);
+    printf("malloc and free: %.0f ns, interposed %.0f ns: %.0f ns for two questions to the driver, %.0f ns more; %.4f event calls a pair\n",
+           pairs[0].least, pairs[2].least, pairs[1].least - pairs[0].least, pairs[2].least - pairs[1].least,
+           (event_calls() - before) / pair_count);
+    return look_ups[1].least > 1.5 * look_ups[0].least;
+}
+
+int main(int argc, char **argv)
+{
+    cmpool_t pool;
+    if (argc == 1) {
+        return time_all();
+    }
+    pair_count = argc == 3 ? atoi(argv[2]) : 0;
+    if (pair_count <= 0 || make_pool(&pool)) {
+        return 3;
+    }
+    strcmp(argv[1], "interposed") == 0 ? interposed_pairs(NULL) : own_pairs_with_questions(&pool);
+    return 0;
 }
