@@ -277,7 +277,8 @@ static bool may_join(const cmi_heap *heap, const cmi_block *a, const cmi_block *
     }
     const cmi_binset *one = heap->binsets[a->binset], *other = heap->binsets[b->binset];
     return with_done && one->owner == other->owner && one->small == other->small && one->kind != other->kind &&
-           one->kind != CMI_BINSET_MIXED && other->kind != CMI_BINSET_MIXED;
+           one->kind != CMI_BINSET_MIXED && other->kind != CMI_BINSET_MIXED &&
+           !(heap->source.done_stays && heap->source.done_stays(heap->source.user));
 }
 
 /* Give `into` the bin set, ticket and stamp that cover both blocks. */

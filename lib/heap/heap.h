@@ -89,6 +89,10 @@ typedef struct cmi_heap_source {
     void (*drop_stamp)(void *user, uint32_t stamp);
     /* The stamp of memory freed in a STREAM bin set: for joins of a slab's own frees with stamped ones. */
     uint32_t (*stamp_of)(void *user, uint32_t key, uint64_t ticket);
+    /* Of a free block whose bin set is CMI_USE_ASK: may the request that is searched for have it? */
+    bool (*may_use)(void *user, uint32_t key, const cmi_block *block);
+    /* Has what is free for everybody to stay so now, and not to become a stream's when its neighbour is freed? NULL: never. */
+    bool (*done_stays)(void *user);
 } cmi_heap_source;
 
 /* ---- slabs -------------------------------------------------------------------------------------- */
@@ -332,7 +336,8 @@ bool cmi_heap_dissolve_slab(cmi_heap *heap, cmi_block_id block);
 enum {
     CMI_USE_NOT,
     CMI_USE_PAGES, /* only whole pages of it */
-    CMI_USE_BYTES
+    CMI_USE_BYTES,
+    CMI_USE_ASK = 4 /* with one of those: only the blocks that the source's may_use lets through */
 };
 
 typedef struct cmi_window {

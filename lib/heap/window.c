@@ -11,16 +11,27 @@ typedef struct piece {
     bool hole;
 } piece;
 
+/* How a free block may be used, by its bin set and, where that does not say all, by itself. */
+static unsigned use_of(const cmi_heap *heap, const uint8_t *use, const cmi_block *block)
+{
+    unsigned how = block->kind == CMI_BLOCK_FREE ? use[block->binset] : CMI_USE_NOT;
+    if (how & CMI_USE_ASK) {
+        how = heap->source.may_use(heap->source.user, heap->binsets[block->binset]->key, block) ? how - CMI_USE_ASK : CMI_USE_NOT;
+    }
+    return how;
+}
+
 static bool usable_piece(const cmi_heap *heap, const uint8_t *use, const cmi_block *block, piece *out)
 {
     *out = (piece){block->offset, block->offset + block->bytes, block->kind == CMI_BLOCK_HOLE};
     if (out->hole) {
         return true;
     }
-    if (block->kind != CMI_BLOCK_FREE || use[block->binset] == CMI_USE_NOT) {
+    unsigned how = use_of(heap, use, block);
+    if (how == CMI_USE_NOT) {
         return false;
     }
-    if (use[block->binset] == CMI_USE_PAGES) {
+    if (how == CMI_USE_PAGES) {
         out->low = cmi_round_up(out->low, heap->source.page_bytes);
         out->high = cmi_round_down(out->high, heap->source.page_bytes);
     }
@@ -137,7 +148,7 @@ uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t s
     for (uint32_t i = 0; i < heap->space_count; i++) {
         for (cmi_block_id id = heap->spaces[i].first; (id = cmi_heap_next_idle(heap, i, id)) != 0;) {
             const cmi_block *block = cmi_heap_block(heap, id);
-            if (block->kind != CMI_BLOCK_FREE || use[block->binset] == CMI_USE_NOT) {
+            if (use_of(heap, use, block) == CMI_USE_NOT) {
                 id = block->next;
                 continue;
             }
@@ -147,7 +158,7 @@ uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t s
             hole_before = hole_before && low == block->offset;
             for (id = block->next; id; id = block->next) {
                 block = cmi_heap_block(heap, id);
-                if (block->kind != CMI_BLOCK_FREE || use[block->binset] == CMI_USE_NOT) {
+                if (use_of(heap, use, block) == CMI_USE_NOT) {
                     break;
                 }
                 end = block->offset + block->bytes;
@@ -185,7 +196,7 @@ uint64_t cmi_heap_longest_free(const cmi_heap *heap, const uint8_t *use)
         for (cmi_block_id id = heap->spaces[i].first; (id = cmi_heap_next_idle(heap, i, id)) != 0; id = cmi_heap_block(heap, id)->next) {
             const cmi_block *block = cmi_heap_block(heap, id);
             run = block->offset == end ? run : 0;
-            run = block->kind == CMI_BLOCK_FREE && use[block->binset] != CMI_USE_NOT ? run + block->bytes : 0;
+            run = use_of(heap, use, block) != CMI_USE_NOT ? run + block->bytes : 0;
             end = block->offset + block->bytes;
             longest = cmi_max_u64(longest, run);
         }

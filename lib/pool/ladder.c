@@ -120,6 +120,9 @@ static outcome climb_middle(climb *c, cmi_block_id *block, cmpool_status *status
     if (made == PLAN_SHORT && wait_first) {
         made = cmi_plan_until_settled(c, REACH_PENDING, true, block, status);
     }
+    if (made == PLAN_SHORT && wait_first && c->no_device_wait) { /* a capture has begun: such pages stood in the way of new ones */
+        made = cmi_plan_until_settled(c, REACH_FINISHED, true, block, status);
+    }
     return made;
 }
 

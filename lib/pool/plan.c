@@ -24,12 +24,21 @@ static bool may_look(const cmi_pool *pool, const cmi_pool *asker, const cmi_ask 
            (own && set->kind == CMI_BINSET_STREAM && set->key == ask->stream);
 }
 
+/* While a capture is live no event can be recorded behind memory that has none, so of what others have to finish with each block is looked
+ * at: see cmi_stamp_fill_source. */
+static uint8_t pending_use(cmi_device *device, const cmi_ask *ask)
+{
+    device->searching_stream = ask ? ask->stream : CMI_NO_STREAM;
+    return cmi_capture_is_live() && !CMI_MUTATION(UNCOVERED_CHOSEN) ? CMI_USE_ASK : 0;
+}
+
 bool cmi_plan_mark_usable(cmi_pool *pool, const cmi_pool *asker, const cmi_ask *ask, reach far)
 {
     cmi_heap *heap = &pool->heap;
     if (!cmi_pool_use_room(pool)) {
         return false;
     }
+    uint8_t pending = pending_use(pool->device, ask);
     for (uint32_t i = 1; i <= heap->binset_count; i++) {
         const cmi_binset *set = heap->binsets[i];
         pool->use[i] = CMI_USE_NOT;
@@ -41,6 +50,7 @@ bool cmi_plan_mark_usable(cmi_pool *pool, const cmi_pool *asker, const cmi_ask *
             bool in_place =
                 far == REACH_FINISHED_BYTES || far == REACH_ANY || (ask && pool == asker && set->owner == ask->owner && !set->small);
             pool->use[i] = in_place ? CMI_USE_BYTES : CMI_USE_PAGES;
+            pool->use[i] |= finished ? 0 : pending;
         }
     }
     return true;
@@ -48,12 +58,14 @@ bool cmi_plan_mark_usable(cmi_pool *pool, const cmi_pool *asker, const cmi_ask *
 
 void cmi_plan_add_region_pages(cmi_pool *pool, const cmi_ask *ask, reach far)
 {
+    uint8_t pending = pending_use(pool->device, ask);
     for (uint32_t i = 1; pool->region_owner && i <= pool->heap.binset_count; i++) {
         const cmi_binset *set = pool->heap.binsets[i];
         if (set && set->owner == pool->region_owner) {
             bool captured = ask->captured;
             bool finished = set->kind == CMI_BINSET_DONE || (set->kind == CMI_BINSET_STREAM && set->key == ask->stream && !captured);
             pool->use[i] = finished || (far >= REACH_PENDING && !captured) ? CMI_USE_PAGES : CMI_USE_NOT;
+            pool->use[i] |= pool->use[i] && !finished ? pending : 0;
         }
     }
 }

@@ -99,10 +99,11 @@ typedef struct cmi_device {
     cmi_context *contexts; /* number 0 is the primary one */
     uint32_t context_count, context_room;
 
-    uint64_t ticket;       /* of frees made now */
-    uint64_t whole_ticket; /* youngest ticket of a stamp that waits for the whole device */
-    uint64_t done_changes; /* counts every advance of a `done` */
-    cmi_fence *fences;     /* outstanding, oldest first */
+    uint64_t ticket;           /* of frees made now */
+    uint32_t searching_stream; /* for whom a plan is made */
+    uint64_t whole_ticket;     /* youngest ticket of a stamp that waits for the whole device */
+    uint64_t done_changes;     /* counts every advance of a `done` */
+    cmi_fence *fences;         /* outstanding, oldest first */
     uint32_t fence_count, fence_room;
     CUevent *spare_events;
     uint32_t spare_count, spare_room;

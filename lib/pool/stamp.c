@@ -190,6 +190,28 @@ static uint32_t source_copy(void *user, uint32_t stamp) { return cmi_stamp_copy(
 static void source_drop(void *user, uint32_t stamp) { cmi_stamp_drop(user, stamp); }
 static uint32_t source_stamp_of(void *user, uint32_t key, uint64_t ticket) { return cmi_stamp_new(user, key, ticket); }
 
+/* Is there an event to wait for behind each use that the searching stream is not behind anyway? */
+static bool source_may_use(void *user, uint32_t key, const cmi_block *block)
+{
+    const cmi_device *device = user;
+    const cmi_stamp one = {.count = 1, .entries = {{block->ticket, key}}};
+    const cmi_stamp *stamp = block->stamp == CMI_NO_STAMP ? &one : cmi_stamp_get(device, block->stamp);
+    bool covered = true;
+    for (unsigned i = 0; i < stamp->count && covered; i++) {
+        const cmi_stamp_entry *entry = &stamp->entries[i];
+        covered = cmi_fence_covers(device, entry->stream, entry->ticket) ||
+                  (!stamp->whole && cmi_stream_is_ordered(device, device->searching_stream, entry->stream, entry->ticket));
+    }
+    return covered;
+}
+
+/* While a capture is live it cannot be learned again that memory is done. */
+static bool source_done_stays(void *user)
+{
+    (void)user;
+    return cmi_capture_is_live() && !CMI_MUTATION(DONE_GIVEN_AWAY);
+}
+
 void cmi_stamp_fill_source(cmi_device *device, cmi_heap_source *source)
 {
     *source = (cmi_heap_source){.page_bytes = device->page_bytes,
@@ -197,5 +219,7 @@ void cmi_stamp_fill_source(cmi_device *device, cmi_heap_source *source)
                                 .join_stamps = source_join,
                                 .copy_stamp = source_copy,
                                 .drop_stamp = source_drop,
-                                .stamp_of = source_stamp_of};
+                                .stamp_of = source_stamp_of,
+                                .may_use = source_may_use,
+                                .done_stays = source_done_stays};
 }

@@ -22,6 +22,7 @@ bool world_free_block(world *w, world_block *block, unsigned stream)
             return false;
         }
     }
+    past_free(w, block, stream);
     cmpool_status status = cmpool_free(w->pools[block->pool].handle, (void *)(uintptr_t)block->address, w->streams[stream].handle);
     block->bytes = 0;
     return world_expect(w, "cmpool_free", status, CMPOOL_OK);
@@ -85,6 +86,7 @@ static bool take_in(world *w, const operation *step, unsigned number, unsigned s
         return !address || world_fault(w, "block: zero bytes gave a pointer");
     }
     w->result->served++;
+    w->have_called |= UINT32_C(1) << stream;
     *block = (world_block){.address = (uint64_t)(uintptr_t)address,
                            .pool = number,
                            .stream = stream,
@@ -113,7 +115,7 @@ bool do_alloc(world *w, const operation *step)
         uint64_t page = program_page_bytes(w->settings), whole = (step->bytes + page - 1) / page * page;
         w->result->refusals++;
         return (!address || world_fault(w, "block: refused, but a pointer was given")) &&
-               judge_refusal(w, number, world_is_exportable(w, step) ? whole : step->bytes, step->align);
+               judge_refusal(w, number, world_is_exportable(w, step) ? whole : step->bytes, step->align, stream);
     }
     return take_in(w, step, number, stream, status, address);
 }

@@ -16,6 +16,7 @@ bool world_begin_capture(world *w, unsigned set, unsigned stream, unsigned mode)
     if (!world_hand_over(w, stream)) {
         return false;
     }
+    past_begin_capture(w);
     w->capturing = w->streams[stream].captures = true;
     w->capture_set = set;
     w->capture_stream = stream;

@@ -2,30 +2,14 @@
  * The judge of random programs. What memory there is it takes from the device's own tables, what is live from the program's list of blocks;
  * the pools are asked only how many bytes each of them holds, and these must add up to what the device has given. No state between calls.
  */
-#include "world.h"
+#include "judge.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAPPINGS_MOST = 8192, PARTS_MOST = 8192 };
+enum { MAPPINGS_MOST = 8192 };
 #define OF_SEGMENTS (UINT64_C(1) << 63) /* no handle has this bit */
-
-/* A piece of a live block on one page. */
-typedef struct part {
-    uint64_t handle, from, to; /* bytes within the page */
-    unsigned root;             /* slot of the pool that holds it */
-    unsigned set;              /* slot of the capture set whose block it is, or POOL_SLOTS */
-    uint64_t pages;            /* of the handle: more than one of an exportable block */
-} part;
-
-typedef struct view {
-    uint64_t page;
-    size_t part_count;
-    part parts[PARTS_MOST];
-    uint64_t reserved_pages[POOL_SLOTS], live_pages[POOL_SLOTS], fixed[POOL_SLOTS]; /* by slot of the root pool */
-    simcuda_census census;
-} view;
 
 static simcuda_mapping mappings[MAPPINGS_MOST];
 
@@ -34,16 +18,6 @@ static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* A root pool has the slot it says its parent is. */
 static bool is_root(const world *w, unsigned pool) { return w->pools[pool].handle && w->pools[pool].parent == pool; }
-
-static bool is_graph_page(const world *w, uint64_t handle)
-{
-    for (unsigned i = 0; i < w->graph_page_count; i++) {
-        if (w->graph_pages[i].handle == handle) {
-            return true;
-        }
-    }
-    return false;
-}
 
 static int by_place(const void *a, const void *b)
 {
@@ -83,7 +57,7 @@ static bool place_blocks(world *w, view *v)
         for (; at < end && w->pools[root].segments && v->part_count < PARTS_MOST; at = least(end, (at / v->page + 1) * v->page)) {
             /* Nothing of it has two addresses, so these stand for the bytes. */
             uint64_t stop = least(end, (at / v->page + 1) * v->page), from = at % v->page;
-            v->parts[v->part_count++] = (part){OF_SEGMENTS | at / v->page, from, from + (stop - at), root, set, 1};
+            v->parts[v->part_count++] = (part){OF_SEGMENTS | at / v->page, from, from + (stop - at), root, set, 1, i};
         }
         for (size_t m = first_behind(count, at); at < end; m++) {
             if (m == count || mappings[m].address > at || v->part_count == PARTS_MOST) {
@@ -91,40 +65,11 @@ static bool place_blocks(world *w, view *v)
             }
             uint64_t stop = least(end, mappings[m].address + mappings[m].bytes);
             v->parts[v->part_count++] =
-                (part){mappings[m].handle, at - mappings[m].address, stop - mappings[m].address, root, set, mappings[m].bytes / v->page};
+                (part){mappings[m].handle, at - mappings[m].address, stop - mappings[m].address, root, set, mappings[m].bytes / v->page, i};
             at = stop;
         }
     }
     qsort(v->parts, v->part_count, sizeof v->parts[0], by_place);
-    return true;
-}
-
-/* Note where blocks of capture sets lie; a set keeps such a page to itself until it is released, whatever lives on it. */
-static bool keep_graph_pages(world *w, view *v)
-{
-    unsigned kept = 0;
-    for (unsigned i = 0; i < w->graph_page_count; i++) {
-        if (w->pools[w->graph_pages[i].set].is_set) {
-            w->graph_pages[kept++] = w->graph_pages[i];
-        }
-    }
-    w->graph_page_count = kept;
-    for (size_t i = 0; i < v->part_count; i++) {
-        const part *one = &v->parts[i];
-        if (one->set < POOL_SLOTS && !is_graph_page(w, one->handle)) {
-            if (w->graph_page_count == GRAPH_PAGES_MOST) {
-                return world_fault(w, "judge: more pages of graphs than the device has");
-            }
-            w->graph_pages[w->graph_page_count++] = (graph_page){one->handle, one->set};
-        }
-    }
-    for (unsigned i = 0; i < w->graph_page_count; i++) {
-        bool live = false;
-        for (size_t k = 0; k < v->part_count && !live; k++) {
-            live = v->parts[k].handle == w->graph_pages[i].handle;
-        }
-        v->live_pages[w->pools[w->graph_pages[i].set].parent] += !live;
-    }
     return true;
 }
 
@@ -143,7 +88,7 @@ static bool look(world *w, view *v)
             return world_fault(w, "block: two live blocks lie on the same physical bytes, or two pools share a page");
         }
     }
-    if (!keep_graph_pages(w, v)) {
+    if (!past_look(w, v, mappings, w->device.mappings(mappings, MAPPINGS_MOST))) {
         return false;
     }
     w->device.count_objects(0, &v->census);
@@ -255,14 +200,14 @@ bool judge_state(world *w)
 
 static uint64_t own_idle(const view *v, unsigned pool) { return v->reserved_pages[pool] - v->live_pages[pool]; }
 
-/* Idle pages of a pool that others may have. Of segments only whole ones, about which nothing is promised. */
-static uint64_t spared(const world *w, const view *v, unsigned pool)
+/* Of the idle pages of a pool, those that others may have. Of segments only whole ones, about which nothing is promised. */
+static uint64_t spared(const world *w, const view *v, unsigned pool, uint64_t idle)
 {
     if (w->pools[pool].segments) {
         return 0;
     }
     uint64_t floor = (w->pools[pool].floor + v->page - 1) / v->page;
-    return least(own_idle(v, pool), above(v->reserved_pages[pool], floor));
+    return least(idle, above(v->reserved_pages[pool], floor));
 }
 
 /* Pages the limit leaves, and pages the device does. */
@@ -285,35 +230,45 @@ static bool run_on_used_page(const world *w, const view *v, unsigned root, uint6
         bool first = i == 0 || v->parts[i - 1].handle != one->handle,
              last = i + 1 == v->part_count || v->parts[i + 1].handle != one->handle;
         uint64_t behind = last ? v->page : v->parts[i + 1].from, start = (one->to + align - 1) / align * align;
-        if (one->root == root && !is_graph_page(w, one->handle) && ((first && bytes <= one->from) || start + bytes <= behind)) {
+        if (one->root == root && !past_is_graph_page(w, one->handle) && ((first && bytes <= one->from) || start + bytes <= behind)) {
             return true;
         }
     }
     return false;
 }
 
-bool judge_refusal(world *w, unsigned pool, uint64_t bytes, uint64_t align)
+/* Idle pages of a pool that a request may have. While a capture is live, nothing can be asked of the device, and nothing be unmapped. */
+static uint64_t idle_for(const world *w, const view *v, unsigned pool, unsigned root, unsigned stream)
+{
+    if (!w->capturing) {
+        return own_idle(v, pool);
+    }
+    return w->pools[root].unmaps_first ? 0 : past_idle_in_capture(w, v, pool, stream, w->pools[root].waits);
+}
+
+bool judge_refusal(world *w, unsigned pool, uint64_t bytes, uint64_t align, unsigned stream)
 {
     unsigned root = w->pools[pool].parent;
     if (w->aside.lives) { /* what another thread has in hand is nobody's yet */
         return true;
     }
     const view *v = looked(w);
-    if (!v || w->capturing || w->pools[root].segments) { /* a capture bars most of what is promised */
+    if (!v || w->pools[root].segments) {
         return v != NULL;
     }
     uint64_t rounded = (bytes + 511) / 512 * 512, needed = (rounded + v->page - 1) / v->page, others = 0;
     for (unsigned i = 0; i < POOL_SLOTS; i++) {
-        others += is_root(w, i) && i != root ? spared(w, v, i) : 0;
+        others += is_root(w, i) && i != root ? spared(w, v, i, idle_for(w, v, i, root, stream)) : 0;
     }
-    uint64_t idle = own_idle(v, root), limit = limit_room(w, v, root), device = device_room(w, v, root);
+    uint64_t idle = idle_for(w, v, root, root, stream), limit = limit_room(w, v, root), device = device_room(w, v, root);
+    w->result->capture_refusals += w->capturing;
     if (idle + least(limit, others + device) >= needed) {
         return world_fault(w,
                            "refusal: %" PRIu64 " bytes need %" PRIu64 " pages; idle are %" PRIu64 " of the pool's own and %" PRIu64
-                           " of others', the device gives %" PRIu64 ", the limit allows %" PRIu64 " more",
-                           bytes, needed, idle, others, device, limit);
+                           " of others', the device gives %" PRIu64 ", the limit allows %" PRIu64 " more%s",
+                           bytes, needed, idle, others, device, limit, w->capturing ? ", during a capture" : "");
     }
-    if (rounded < v->page && run_on_used_page(w, v, root, rounded, align > 512 ? align : 512)) {
+    if (!w->capturing && rounded < v->page && run_on_used_page(w, v, root, rounded, align > 512 ? align : 512)) {
         return world_fault(w, "refusal: %" PRIu64 " bytes (align %" PRIu64 ") would fit between live bytes on a page", bytes, align);
     }
     return true;
@@ -363,7 +318,7 @@ bool judge_device_trim(world *w, uint64_t bytes, uint64_t released)
     }
     uint64_t left = 0;
     for (unsigned i = 0; i < POOL_SLOTS; i++) {
-        left += is_root(w, i) ? spared(w, v, i) : 0;
+        left += is_root(w, i) ? spared(w, v, i, own_idle(v, i)) : 0;
     }
     return !left || world_fault(w, "trim: %" PRIu64 " of %" PRIu64 " bytes given back, and %" PRIu64 " idle pages left above the floors",
                                 released, bytes, left);

@@ -176,6 +176,7 @@ bool do_pool_make(world *w, const operation *step)
     }
     char options[200];
     uint64_t page = program_page_bytes(w->settings), flags = step->flags;
+    bool unmaps_first = strcmp(stale_budgets[flags >> 3 & 3], ",stale_budget:0") == 0;
     bool segments = w->settings->fixed == 5 || (w->settings->fixed == 4 && step->pool % 2);
     snprintf(options, sizeof options, "strict:true,page_size:%llu,stream_check:%s,pending:%s,cross_stream_wait:%s%s%s%s",
              (unsigned long long)page, w->settings->stream_check ? "always" : "slow", flags & 1 ? "wait" : "grow",
@@ -185,7 +186,8 @@ bool do_pool_make(world *w, const operation *step)
     *pool = (world_pool){.parent = (unsigned)step->pool,
                          .waits = (flags >> 1 & 3) != 3,
                          .segments = segments,
-                         .strict = w->settings->fixed >= 3 || strcmp(stale_budgets[flags >> 3 & 3], ",stale_budget:0") == 0};
+                         .strict = w->settings->fixed >= 3 || unmaps_first,
+                         .unmaps_first = unmaps_first};
     return world_expect(w, "cmpool_create", cmpool_create(&pool->handle, &config), CMPOOL_OK);
 }
 
@@ -332,6 +334,9 @@ bool do_capture_begin(world *w, const operation *step)
     unsigned stream = (unsigned)step->stream;
     bool can = !w->capturing && set->is_set && set->graph_count < GRAPHS_MOST && world_heir(w, stream) < STREAM_SLOTS &&
                w->streams[stream].lives && !w->streams[stream].special;
+    if (can && step->flags & 4) { /* as programs do before they capture */
+        world_let_finish(w);
+    }
     return !can || world_begin_capture(w, (unsigned)step->pool, stream, (unsigned)step->flags);
 }
 

@@ -70,8 +70,9 @@ bool program_read(program *p, FILE *in, char *error, size_t error_bytes);
 /* ---- run.c: on the simulated device -------------------------------------------------------------------------------------------------- */
 
 typedef struct outcome {
-    size_t at;         /* operation in progress; count: taking down */
-    uint64_t refusals; /* each of them judged */
+    size_t at;                 /* operation in progress; count: taking down */
+    uint64_t refusals;         /* each of them judged */
+    uint64_t capture_refusals; /* of those, while a capture was live */
     uint64_t served;
     uint64_t meetings; /* operations during another thread's request */
     bool failed;

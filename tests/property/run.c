@@ -105,9 +105,7 @@ static bool begin_pools(world *w)
 
 static bool take_down(world *w)
 {
-    while (w->gate_count) {
-        world_open_gate(w, 0);
-    }
+    world_let_finish(w);
     world_take_failure(w);
     bool good = (!w->aside.lives || world_finish_aside(w)) && (!w->capturing || world_end_capture(w));
     for (unsigned pass = 0; pass < 2; pass++) { /* private pools first */

@@ -94,7 +94,7 @@ static void random_programs_keep_the_promises(void **state)
     }
     /* Half of the seeds are the same every time, so that a change is seen against a fixed set too. */
     uint64_t left = number_from("CMPOOL_TEST_OPERATIONS", OPERATIONS), fresh = (uint64_t)time(NULL) << 16, seeds = 0, refusals = 0,
-             served = 0, meetings = 0;
+             captures = 0, served = 0, meetings = 0;
     time_t end = time(NULL) + (time_t)number_from("CMPOOL_TEST_SECONDS", 50);
     unsigned faults = 0, faults_most = (unsigned)number_from("CMPOOL_TEST_FAULTS", 1);
     uint64_t first = number_from("CMPOOL_TEST_FIRST_SEED", 0);
@@ -105,12 +105,13 @@ static void random_programs_keep_the_promises(void **state)
         faults += !run_seed(seed, OPERATIONS_OF_A_PROGRAM, &result);
         left -= count;
         refusals += result.refusals;
+        captures += result.capture_refusals;
         served += result.served;
         meetings += result.meetings;
     }
-    printf("%" PRIu64 " programs of %d operations: %" PRIu64 " requests served, %" PRIu64 " refused and judged, %" PRIu64
-           " operations met another thread's request\n",
-           seeds, OPERATIONS_OF_A_PROGRAM, served, refusals, meetings);
+    printf("%" PRIu64 " programs of %d operations: %" PRIu64 " requests served, %" PRIu64 " refused and judged (%" PRIu64
+           " during captures), %" PRIu64 " operations met another thread's request\n",
+           seeds, OPERATIONS_OF_A_PROGRAM, served, refusals, captures, meetings);
     assert_int_equal(faults, 0);
     assert_true(served > 0 && refusals > 0 && meetings > 0);
 }

@@ -111,6 +111,9 @@ bool world_end(world *w)
 bool world_take_failure(world *w)
 {
     bool struck = w->failing && w->device.failures_injected() > w->failures_before;
+    if (struck) {
+        past_forget(w);
+    }
     if (w->failing) {
         w->device.fail_clear();
     }
@@ -208,6 +211,14 @@ bool world_close_gate(world *w, unsigned stream)
     int gate = w->device.gate_close(w->streams[stream].handle);
     w->gates[w->gate_count++] = gate;
     return gate > 0 || world_fault(w, "driver: a gate could not be closed: %d", gate);
+}
+
+void world_let_finish(world *w)
+{
+    while (w->gate_count) {
+        world_open_gate(w, 0);
+    }
+    w->device.run_device();
 }
 
 void world_open_gate(world *w, unsigned which)

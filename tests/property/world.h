@@ -64,6 +64,7 @@ typedef struct world_pool {
     bool waits;          /* a stream may be made to wait on the device */
     bool segments;       /* its memory stays where it is: no promise about room */
     bool strict;         /* pages have to leave an address first, which may take a wait on the host */
+    bool unmaps_first;   /* of those: because of an option, which a capture bars from moving any */
     uint64_t host_waits; /* as last seen */
     bool is_set;         /* a capture set; then: */
     CUgraphExec graphs[GRAPHS_MOST];
@@ -77,13 +78,15 @@ typedef struct world_stream {
     bool captures; /* only its capture set's work goes there now */
 } world_stream;
 
-enum { GATES_MOST = 32, GRAPH_PAGES_MOST = 256 };
+enum { GATES_MOST = 32, PAGES_MOST = 256, BY_ANYBODY = 1u << STREAM_SLOTS };
 
-/* A page that a block of a capture set has ever lain on: it is the set's until its release. */
-typedef struct graph_page {
+/* What is remembered of a physical page, see past.c. */
+typedef struct world_page {
     uint64_t handle;
-    unsigned set;
-} graph_page;
+    unsigned root;  /* slot of the pool whose blocks were on it last */
+    unsigned set;   /* slot of the capture set of which a block has ever lain on it: it is the set's until its release; or POOL_SLOTS */
+    uint32_t users; /* bits of stream slots: who had used what was freed on it since the live capture began */
+} world_page;
 
 /* A request by a second thread, see aside.c. */
 typedef struct world_aside {
@@ -107,11 +110,13 @@ typedef struct world {
     int gates[GATES_MOST];
     unsigned gate_count;
     uint64_t sibling_bytes;
-    graph_page graph_pages[GRAPH_PAGES_MOST]; /* kept by the judge */
-    unsigned graph_page_count;
+    world_page pages[PAGES_MOST]; /* kept by the judge */
+    unsigned page_count;
     bool capturing; /* a capture is live: */
     unsigned capture_set, capture_stream;
-    bool failing; /* a driver call of the present or the next operation is to fail */
+    bool all_was_done;    /* when it began, and the pools could see that */
+    uint32_t have_called; /* bits of stream slots: who has asked for memory since, or whose has been freed */
+    bool failing;         /* a driver call of the present or the next operation is to fail */
     uint64_t failures_before;
     bool host_may_wait; /* in the present operation */
     world_aside aside;
@@ -146,6 +151,8 @@ void world_open_gate(world *w, unsigned which);
 bool world_take_failure(world *w);
 /* Work on a stream is captured from here on; and to the end, which makes a graph of the set. */
 bool world_begin_capture(world *w, unsigned set, unsigned stream, unsigned mode);
+/* All gates are opened and the device gets as far as it can; the host has observed nothing of it. */
+void world_let_finish(world *w);
 bool world_end_capture(world *w);
 /* A graph of the set runs, after the last one that did. */
 bool world_launch(world *w, unsigned set, unsigned graph, unsigned stream);
@@ -173,12 +180,21 @@ bool world_is_exportable(const world *w, const operation *step);
 bool world_ask_aside(world *w, cmpool_t pool, uint64_t bytes, CUstream stream, unsigned place);
 void world_end_aside(world *w);
 
+/* ---- past.c: what pages have been through; what a capture leaves of them ------------------------------------------------------------- */
+
+/* The live block is about to be freed on the stream. */
+void past_free(world *w, const world_block *block, unsigned stream);
+/* A capture is about to begin. */
+void past_begin_capture(world *w);
+/* A driver call has failed: where the pages of a request in progress are is not known. */
+void past_forget(world *w);
+
 /* ---- judge.c: told by the device and the program's own list alone ------------------------------------------------------------------ */
 
 /* After every operation: structures, races, limits, figures, and that no two blocks share a byte. */
 bool judge_state(world *w);
 /* Should a request have been served by the pool's promise? Then its refusal is a fault. */
-bool judge_refusal(world *w, unsigned pool, uint64_t bytes, uint64_t align);
+bool judge_refusal(world *w, unsigned pool, uint64_t bytes, uint64_t align, unsigned stream);
 /* cmpool_reserve of so many bytes was refused. */
 bool judge_reserve(world *w, unsigned pool, uint64_t bytes);
 /* A pool was told to hold at most `keep` bytes. */
