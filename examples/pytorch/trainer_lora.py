@@ -1,4 +1,5 @@
 """Hugging Face Trainer, LoRA, gradient checkpointing, checkpoints on disk: an ordinary program, started with `cudamempool run -- python`."""
+import os
 import tempfile
 
 import torch
@@ -26,6 +27,7 @@ def main():
                                       save_steps=6, gradient_checkpointing=True, report_to=[])
         trainer = Trainer(model=model, args=arguments, train_dataset=RandomText())
         trainer.train()
+        print("written:", *sorted(os.listdir(folder)))
     if torch.cuda.is_available():
         print(torch.cuda.memory_summary(abbreviated=True))
 

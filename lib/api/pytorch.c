@@ -6,6 +6,7 @@
 #include "api/pytorch.h"
 
 #include "api/registry.h"
+#include "inspect/refusal.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -136,6 +137,19 @@ static uint64_t device_free(const cmi_device *device, size_t left)
     return left;
 }
 
+/* Which case the library's own report of the refusal says it is, if that report is of this request. */
+static void add_verdict(char *text, size_t room, const cmpool_error *error)
+{
+    cmpool_refusal refusal = {.struct_size = sizeof refusal};
+    char advice[256];
+    if (cmpool_refusal_get(error->pool, &refusal) != CMPOOL_OK || refusal.request_bytes != error->bytes) {
+        return;
+    }
+    cmi_refusal_advice(&refusal, 0, advice, sizeof advice);
+    snprintf(text, room, " Verdict: %s: %s. %s", cmi_verdict_key((cmi_verdict)refusal.verdict),
+             cmi_verdict_sentence((cmi_verdict)refusal.verdict), advice);
+}
+
 /* PyTorch's sentences, which people and tools know, then ours. */
 static void explain(char *text, size_t room, size_t bytes, int device)
 {
@@ -155,21 +169,23 @@ static void explain(char *text, size_t room, size_t bytes, int device)
         "memory %s is allocated by PyTorch, and %s is reserved by PyTorch but unallocated. libcudamempool%s: ",
         in_words(asked, bytes), device, in_words(total, record ? record->total_bytes : 0), in_words(free, left == SIZE_MAX ? 0 : left),
         in_words(live, stats.live_bytes), in_words(kept, stats.reserved_bytes - stats.live_bytes), limit);
-    if (asked_pool) {
-        snprintf(
-            text + length, room - (size_t)length,
-            "fragmentation is not the cause. Idle pages, which count wherever they lie, are %s (%s in one piece); with them and all that "
-            "can still be had, %s is missing.",
-            in_words(idle, error.idle_bytes), in_words(run, error.largest_free_bytes), in_words(missing, error.short_bytes));
-    } else {
+    if (!asked_pool) {
         snprintf(text + length, room - (size_t)length, "%s.", cmpool_status_text(error.status));
+        return;
     }
+    const char *cause = error.fixed_bytes ? "part of the memory cannot be moved (fixed_bytes)" : "fragmentation is not the cause";
+    length +=
+        snprintf(text + length, room - (size_t)length,
+                 "%s. Idle pages, which count wherever they lie, are %s (%s in one piece); with them and all that can still be had, "
+                 "%s is missing.",
+                 cause, in_words(idle, error.idle_bytes), in_words(run, error.largest_free_bytes), in_words(missing, error.short_bytes));
+    add_verdict(text + length, room - (size_t)length, &error);
 }
 
 void *cmpool_torch_malloc_or_raise(size_t bytes, int device, cmpool_stream stream)
 {
     void *ptr;
-    char text[1024];
+    char text[2048];
     cmpool_status status = serve(&ptr, bytes, device, stream);
     switch (status) {
     case CMPOOL_OK:

@@ -12,6 +12,7 @@ typedef enum cmi_verdict {
 #define CMPOOL_VERDICT(name, number, key, sentence) CMI_VERDICT_##name = number,
 #include <cudamempool/verdicts.def>
 #undef CMPOOL_VERDICT
+    CMI_VERDICTS, /* how many */
 } cmi_verdict;
 
 #define CMI_FIGURE_UNKNOWN UINT64_MAX

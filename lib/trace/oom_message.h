@@ -16,7 +16,8 @@ typedef enum cmi_oom_format {
     CMI_OOM_TENSORFLOW, /* best-fit-with-coalescing arenas: TensorFlow, JAX */
     CMI_OOM_CUPY,
     CMI_OOM_PADDLE,
-    CMI_OOM_BARE, /* says that memory ran out and hardly more */
+    CMI_OOM_BARE,        /* says that memory ran out and hardly more */
+    CMI_OOM_CUDAMEMPOOL, /* the library's report, and the exception it raises in PyTorch */
     CMI_OOM_FORMATS,
 } cmi_oom_format;
 
@@ -26,11 +27,14 @@ typedef enum cmi_oom_phase { CMI_OOM_SOMEWHERE, CMI_OOM_LOADING, CMI_OOM_BACKWAR
 typedef struct cmi_oom_message {
     cmi_oom_format format;
     cmi_oom_phase phase;
-    size_t line;               /* of the text, from 1 */
-    int device;                /* -1: not said */
-    cmi_shortage figures;      /* what the message says, or follows from it; else CMI_FIGURE_UNKNOWN */
-    uint64_t reserved;         /* held by the allocator */
-    uint64_t this_process;     /* on the device, allocator or not; CMI_FIGURE_UNKNOWN, also where the message gives nonsense */
+    size_t line;           /* of the text, from 1 */
+    int device;            /* -1: not said */
+    cmi_shortage figures;  /* what the message says, or follows from it; else CMI_FIGURE_UNKNOWN */
+    uint64_t reserved;     /* held by the allocator */
+    uint64_t this_process; /* on the device, allocator or not; CMI_FIGURE_UNKNOWN, also where the message gives nonsense */
+    uint64_t short_by;     /* what the message says was missing */
+    cmi_verdict verdict;   /* what it says was the matter, if says_verdict */
+    bool says_verdict;
     uint64_t listed_processes; /* sum of those named by number, this one perhaps among them; 0: none */
     bool from_snapshot;        /* its figures are a snapshot's, not a text's: exact, and without a line */
     bool expandable_segments;  /* the text says that they are on already */

@@ -37,6 +37,13 @@ static size_t launcher_length(const char *line, size_t bytes)
     return 0;
 }
 
+/* The name that this library's lines begin with. */
+static size_t own_length(const char *line, size_t bytes)
+{
+    static const char name[] = "cudamempool:";
+    return bytes >= sizeof name - 1 && memcmp(line, name, sizeof name - 1) == 0 ? sizeof name - 1 : 0;
+}
+
 /* What stands before a line that says nothing: indentation, quote and comment marks, launchers' prefixes. */
 static size_t prefix_length(const char *line, size_t bytes)
 {
@@ -45,6 +52,8 @@ static size_t prefix_length(const char *line, size_t bytes)
         size_t step = escape_length(line + at, bytes - at);
         if (step == 0)
             step = launcher_length(line + at, bytes - at);
+        if (step == 0)
+            step = own_length(line + at, bytes - at);
         if (step == 0 && at < bytes && strchr(" \t>|#*", line[at]) != NULL && line[at] != '\0')
             step = 1;
         if (step == 0)

@@ -134,6 +134,51 @@ class Explain(unittest.TestCase):
         self.assertIsNone(self.one("RuntimeError: CUDA error: out of memory", "unclear")["request_bytes"])
         self.one("torch.OutOfMemoryError: Allocation on device", "unclear")
 
+    def refuse(self, script, conf):
+        """What the library itself reports of the refusal that a scenario ends in."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "script.txt")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(script)
+            environment = {**os.environ, "CUDAMEMPOOL_CONF": "refusal_report:on," + conf}
+            return subprocess.run([TOOL, "scenario", path], env=environment, capture_output=True, text=True, timeout=60).stderr
+
+    def test_own_reports(self):
+        """The library's report says what was the matter, and is believed; the advice is for this allocator."""
+        report = self.refuse("@cap 100M\na x 60M\na y 70M\n", "")
+        self.assertIn("cudamempool: refused 70.0 MiB", report)
+        for text in (report, report.replace("cudamempool: ", ""), "[rank1]: " + report.replace("\n", "\n[rank1]: ")):
+            answer = self.one(text, "true_demand")
+            self.assertEqual((answer["format"], answer["device"], answer["line"]), ("cudamempool", 0, 1))
+            self.assertEqual([answer[key + "_bytes"] for key in ("request", "live", "idle", "driver_free", "total", "short_by", "outside")],
+                             [70 * MIB, 60 * MIB, 0, 40 * MIB, 100 * MIB, 30 * MIB, 0])
+            self.assertFalse([line for line in answer["advice"] if "cudamempool run" in line])
+        limited = self.one(self.refuse("@cap 100M\na x 30M\na y 20M\n", "limit:40M"), "true_demand")
+        self.assertEqual((limited["limit_bytes"], limited["short_by_bytes"]), (40 * MIB, 10 * MIB))
+        self.assertIn("higher limit", limited["advice"][0])
+        pieces = self.one(report.replace("true_demand", "packing"), "packing")
+        self.assertIn("backend:malloc", pieces["advice"][0])
+        said = self.one(report.replace("true_demand", "pending").replace("0 B wait for streams", "64.0 MiB wait for streams"), "pending")
+        self.assertIn("64.0 MiB", said["advice"][0])
+        kept = self.one(report.replace("true_demand", "private_pools"), "private_pools")
+        self.assertIn("cmpool_capture_release", kept["advice"][0])
+        code, answers = explain("refused 1.0 MiB of nothing (limit), as they say\n")
+        self.assertEqual((code, answers[0]["line"], answers[0]["request_bytes"]), (1, None, None))
+
+    def test_own_exceptions(self):
+        """What PyTorch raises for the library; a part of the sentences is PyTorch's, and its idle bytes are not all to be had."""
+        text = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 1 has a total capacity of 1.00 GiB of which 24.00 MiB "
+                "is free. Of the allocated memory 400.00 MiB is allocated by PyTorch, and 600.00 MiB is reserved by PyTorch but unallocated. "
+                "libcudamempool: fragmentation is not the cause. Idle pages, which count wherever they lie, are 100.00 MiB (64.00 MiB in one piece); "
+                "with them and all that can still be had, 388.00 MiB is missing.")
+        verdict = " Verdict: true_demand: the program needs more than there is, however well it is packed. 388.0 MiB less must be live"
+        for more in ("", verdict):
+            answer = self.one(text + more, "true_demand")
+            self.assertEqual((answer["format"], answer["device"], answer["idle_bytes"], answer["short_by_bytes"], answer["live_bytes"]),
+                             ("cudamempool", 1, 100 * MIB, 388 * MIB, 400 * MIB))
+        limited = self.one(text.replace("libcudamempool:", "libcudamempool (limit 1000.00 MiB):"), "true_demand")
+        self.assertEqual(limited["limit_bytes"], 1000 * MIB)
+
     def test_traps(self):
         # 2^64 bytes for a process in a container, or none at all
         odd = "Process 12 has 17179869184.00 GiB memory in use. Including non-PyTorch memory, this process has 0 bytes memory in use. "

@@ -255,22 +255,70 @@ def copy_between_devices():
     assert torch.equal(y.cpu(), want) and torch.equal(z.cpu(), want) and torch.equal(y.cuda(0).cpu(), want)
 
 
+def copy_in_cpp():
+    """A copy between the devices that no Python function sees, as in DataParallel."""
+    x = torch.arange(1000, dtype=torch.int32).to("cuda:0")
+    y = torch.empty(1000, dtype=torch.int32, device="cuda:1")
+    torch.ops.aten.copy_(y, x)
+    torch.cuda.synchronize(0)
+    torch.cuda.synchronize(1)
+    assert torch.equal(y.cpu(), torch.arange(1000, dtype=torch.int32))
+
+
+def take_peers_away():
+    sim.simcuda_configure(os.environ["SIMCUDA_DEVICE"].encode(), None, ctypes.c_size_t(0))
+    sim.simcuda_set_feature(5, 0)  # SIMCUDA_FEATURE_PEER
+
+
+@contextlib.contextmanager
+def written_to_stderr(lines):
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            file.seek(0)
+            lines += file.read().decode().splitlines()
+
+
 @case
 def two_devices():
     """Right bytes between two devices that reach each other."""
     cudamempool.use()
     copy_between_devices()
+    copy_in_cpp()
     no_races()
 
 
 @case
 def two_devices_apart():
-    """Two that do not: right bytes from Python, through the host; the library has said what else there is."""
-    sim.simcuda_configure(os.environ["SIMCUDA_DEVICE"].encode(), None, ctypes.c_size_t(0))
-    sim.simcuda_set_feature(5, 0)  # SIMCUDA_FEATURE_PEER
+    """Two that do not: right bytes from Python, through the host; inside C++ the driver refuses, and the library has said what else there is."""
+    take_peers_away()
     cudamempool.use()
+    lines = []
+    with written_to_stderr(lines):
+        copy_between_devices()
+        no_races()
+        try:
+            copy_in_cpp()
+            raise AssertionError("it was copied")
+        except RuntimeError as error:
+            assert "CUDA error" in str(error), error
+    assert any("backend:malloc" in line for line in lines), lines
+
+
+@case
+def two_devices_malloc():
+    """With the driver's own memory it copies whatever asks."""
+    take_peers_away()
+    cudamempool.use("backend:malloc")
     copy_between_devices()
+    copy_in_cpp()
     no_races()
+    assert sim.simcuda_calls_of(b"cuMemCreate") == 0
 
 
 if __name__ == "__main__":

@@ -168,10 +168,14 @@ static void access_is_per_device(void **state)
     OK(cuDevicePrimaryCtxRetain(&other, 1));
     OK(cuCtxPushCurrent_v2(other));
     CUstream stream = sim_test_stream();
+    CUdeviceptr block;
+    OK(cuMemAlloc_v2(&block, PAGE));
     REFUSED(CUDA_ERROR_ILLEGAL_ADDRESS, panel.touch(stream, base, PAGE, 0));
+    REFUSED(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemcpyDtoDAsync_v2(block, base, PAGE, stream)); /* a copy needs the grant too */
     CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 1}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     OK(cuMemSetAccess(base, PAGE, &access, 1));
     OK(panel.touch(stream, base, PAGE, 1));
+    OK(cuMemcpyDtoDAsync_v2(block, base, PAGE, stream));
     panel.set_feature(SIMCUDA_FEATURE_PEER, 0);
     REFUSED(CUDA_ERROR_INVALID_DEVICE, cuMemSetAccess(base, PAGE, &access, 1));
 }

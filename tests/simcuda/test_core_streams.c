@@ -368,13 +368,14 @@ static void primary_context(void **state)
     REFUSED(CUDA_ERROR_INVALID_CONTEXT, cuDevicePrimaryCtxRelease_v2(0));
 }
 
-/* cuCtxEnablePeerAccess: once only, not to itself; work of the context may then touch the peer's memory. */
+/* cuCtxEnablePeerAccess: once only, not to itself; work of the context may then touch the peer's memory. Copies may in any case. */
 static void peers(void **state)
 {
     (void)state;
     CUcontext here = sim_test_start("sim:1GiB,devices=2"), there;
-    CUdeviceptr block;
+    CUdeviceptr block, mine;
     int can;
+    OK(cuMemAlloc_v2(&mine, 4096));
     OK(cuDevicePrimaryCtxRetain(&there, 1));
     OK(cuCtxPushCurrent_v2(there));
     OK(cuMemAlloc_v2(&block, 4096));
@@ -383,6 +384,8 @@ static void peers(void **state)
     assert_int_equal(can, 1);
     CUstream stream = sim_test_stream();
     REFUSED(CUDA_ERROR_ILLEGAL_ADDRESS, panel.touch(stream, block, 4096, 0));
+    OK(cuMemcpyDtoDAsync_v2(mine, block, 4096, stream));
+    OK(cuMemcpyDtoDAsync_v2(block, mine, 4096, stream));
     OK(cuCtxEnablePeerAccess(there, 0));
     REFUSED(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, cuCtxEnablePeerAccess(there, 0));
     REFUSED(CUDA_ERROR_INVALID_CONTEXT, cuCtxEnablePeerAccess(here, 0));

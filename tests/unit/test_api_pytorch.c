@@ -1,6 +1,6 @@
 /*
  * PyTorch's functions as PyTorch calls them, over the simulated device: blocks in stream order, the hooks, routes of captures and of
- * private pools by filters that look like std::function, bad arguments, two devices, and a failure at every driver call and every request
+ * private pools by filters that look like std::function, bad arguments, and a failure at every driver call and every request
  * for host memory. What of it needs a C++ runtime is in tests/pytorch. Needs the simulated device beside it.
  */
 #include "capture_fixture.h"
@@ -295,26 +295,6 @@ static void private_pools(void **state)
     end_torch();
 }
 
-/* ---- two devices ------------------------------------------------------------------------------------------------------------------- */
-
-static void devices_reach_each_other(void **state)
-{
-    (void)state;
-    for (int with_peers = 0; with_peers < 2; with_peers++) {
-        device_start("sim:64MiB,devices=2");
-        panel.set_feature(SIMCUDA_FEATURE_PEER, with_peers);
-        CUstream stream = sim_test_stream();
-        void *here = torch_take(2 * MIB, 0, stream), *there = torch_take(2 * MIB, 1, NULL);
-        CUresult code = panel.touch(stream, (uint64_t)(uintptr_t)there, 2 * MIB, 0); /* a kernel of device 0 */
-        assert_int_equal(code, with_peers ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_ADDRESS);
-        panel.findings_reset();
-        OK(cuCtxSynchronize());
-        cmpool_torch_free(here, 2 * MIB, 0, stream);
-        cmpool_torch_free(there, 2 * MIB, 1, NULL);
-        end_torch();
-    }
-}
-
 /* ---- failures ---------------------------------------------------------------------------------------------------------------------- */
 
 static void like_a_training_step(CUstream a, CUstream b)
@@ -390,7 +370,6 @@ int main(void)
         cmocka_unit_test(a_graph),
         cmocka_unit_test(a_capture_that_has_no_end),
         cmocka_unit_test(private_pools),
-        cmocka_unit_test(devices_reach_each_other),
         cmocka_unit_test(every_driver_call_fails_once),
         cmocka_unit_test(every_request_for_host_memory_fails_once),
     };

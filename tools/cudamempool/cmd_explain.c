@@ -15,7 +15,7 @@ static const char usage[] =
     "Find out-of-memory messages in a log or a pasted text and say which case each is, what helps in it and what does not.\n"
     "Without FILE, or where it is -, standard input is read. FILE may also be a memory snapshot: its refusals are explained. Known are the "
     "messages of PyTorch (1.0 and newer, with cudaMallocAsync too),\n"
-    "RMM, TensorFlow, JAX, CuPy and PaddlePaddle.\n"
+    "RMM, TensorFlow, JAX, CuPy and PaddlePaddle, and the reports and exceptions of libcudamempool itself.\n"
     "\n"
     "  --snapshot S a memory snapshot that tells what a message does not say\n"
     "  --json       one JSON object a message, on one line\n"
@@ -109,7 +109,7 @@ static int explain_bytes(const char *file, const char *text, size_t bytes, const
     if (count > 0)
         return worst;
     tool_say(EXIT_FINE, "%s: there is no %s in it", file, is_picture ? "refusal" : "out-of-memory message");
-    cmi_oom_message none = {.format = CMI_OOM_BARE, .device = -1, .from_snapshot = is_picture};
+    cmi_oom_message none = {.format = CMI_OOM_BARE, .device = -1, .from_snapshot = is_picture, .short_by = CMI_FIGURE_UNKNOWN};
     cmi_shortage_init(&none.figures);
     worst = options->json ? answer_message(file, &none, options) : EXIT_ANSWER_NO;
     return worst;

@@ -36,7 +36,8 @@ static void __attribute__((format(printf, 2, 3))) add(explain_lines *lines, cons
 }
 
 typedef struct sizes {
-    char request[32], live[32], idle[32], free[32], short_by[32], total[32], outside[32], private_live[32], process[32];
+    char request[32], live[32], idle[32], free[32], short_by[32], total[32], outside[32], private_live[32], process[32], pending[32],
+        private_idle[32], limit[32];
 } sizes;
 
 /* ---- the cases ---------------------------------------------------------------------------------------------------------------------- */
@@ -203,6 +204,42 @@ static void advise_unclear(const cmi_oom_message *m, const sizes *size, explain_
     }
 }
 
+/* ---- the library's own refusals ------------------------------------------------------------------ */
+
+/* It moves pages, so that this is memory that it must not move. */
+static void advise_own_packing(const sizes *size, explain_answer *answer)
+{
+    add(&answer->helps,
+        "memory that can be moved: with backend:malloc, on devices without virtual memory management and in exportable blocks "
+        "it cannot, and %s idle lie in pieces",
+        size->idle);
+    add(&answer->useless, "a smaller model or batch is not needed for this request: nothing is missing");
+}
+
+static void advise_own_pending(const sizes *size, explain_answer *answer)
+{
+    add(&answer->helps,
+        "let streams wait for each other's memory (cross_stream_wait:true, the default), or synchronise before: %s wait for a "
+        "stream",
+        size->pending);
+    add(&answer->useless, "a smaller batch or sequence: it lowers what is live (%s), while what is missing is only waited for", size->live);
+}
+
+static void advise_own_private_pools(const sizes *size, explain_answer *answer)
+{
+    add(&answer->helps,
+        "drop CUDA graphs that will not run again (cmpool_capture_release), or let graphs that never run at the same time share "
+        "one capture set: %s are kept for graphs",
+        size->private_idle);
+    add(&answer->useless, "torch.cuda.empty_cache(): memory of graphs keeps its addresses as long as they may run");
+}
+
+static void advise_own_cache_held(const sizes *size, explain_answer *answer)
+{
+    add(&answer->helps, "lower the floor of the process' other pools: %s lie idle, part of it in pools that keep it", size->idle);
+    add(&answer->useless, "a smaller batch: nothing is missing");
+}
+
 void explain_refusal(const cmi_oom_message *message, explain_answer *answer)
 {
     static void (*const advise[])(const cmi_oom_message *, const sizes *, explain_answer *) = {
@@ -215,9 +252,16 @@ void explain_refusal(const cmi_oom_message *message, explain_answer *answer)
         [CMI_VERDICT_OTHER_PROCESSES] = advise_other_processes,
         [CMI_VERDICT_TRUE_DEMAND] = advise_true_demand,
     };
+    static void (*const advise_own[CMI_VERDICTS])(const sizes *, explain_answer *) = {
+        [CMI_VERDICT_PACKING] = advise_own_packing,
+        [CMI_VERDICT_PENDING] = advise_own_pending,
+        [CMI_VERDICT_PRIVATE_POOLS] = advise_own_private_pools,
+        [CMI_VERDICT_CACHE_HELD] = advise_own_cache_held,
+    };
     const cmi_shortage *figures = &message->figures;
     sizes size;
-    *answer = (explain_answer){.verdict = cmi_verdict_of(figures), .short_by = cmi_shortage_bytes(figures)};
+    *answer = (explain_answer){.verdict = message->says_verdict ? message->verdict : cmi_verdict_of(figures),
+                               .short_by = KNOWN(message->short_by) ? message->short_by : cmi_shortage_bytes(figures)};
     explain_size(figures->request, size.request);
     explain_size(figures->live, size.live);
     explain_size(figures->idle, size.idle);
@@ -227,5 +271,17 @@ void explain_refusal(const cmi_oom_message *message, explain_answer *answer)
     explain_size(figures->private_live, size.private_live);
     explain_size(message->this_process, size.process);
     explain_size(answer->short_by, size.short_by);
-    advise[answer->verdict](message, &size, answer);
+    explain_size(figures->pending, size.pending);
+    explain_size(figures->private_idle, size.private_idle);
+    explain_size(figures->limit, size.limit);
+    bool own = message->format == CMI_OOM_CUDAMEMPOOL;
+    if (own && KNOWN(figures->limit))
+        add(&answer->helps,
+            "a higher limit, if the device's memory is meant for this pool: it may hold %s (option limit, cmpool_set_limit, "
+            "set_per_process_memory_fraction)",
+            size.limit);
+    if (own && advise_own[answer->verdict] != NULL)
+        advise_own[answer->verdict](&size, answer);
+    else
+        advise[answer->verdict](message, &size, answer);
 }

@@ -12,6 +12,8 @@ static cmi_oom_format format_of(const cmi_picture *picture)
 {
     if (strcmp(picture->format, "pytorch") == 0 || strcmp(picture->format, "memory_viz-json") == 0)
         return CMI_OOM_PYTORCH;
+    if (strcmp(picture->format, "cudamempool") == 0)
+        return CMI_OOM_CUDAMEMPOOL;
     return strcmp(picture->format, "rmm-csv") == 0 ? CMI_OOM_RMM : CMI_OOM_BARE;
 }
 
@@ -23,6 +25,7 @@ static void figures_of(const cmi_picture *picture, const cmi_picture_refusal *re
                                  .from_snapshot = true,
                                  .device = device != NULL ? (int)device->ordinal : -1,
                                  .reserved = refusal->reserved_bytes,
+                                 .short_by = CMI_FIGURE_UNKNOWN,
                                  .this_process = CMI_FIGURE_UNKNOWN};
     cmi_shortage_init(figures);
     figures->request = refusal->request_bytes;

@@ -64,7 +64,13 @@ static CUresult copy(sim_frame *frame, sim_lane *lane, uint64_t to, uint64_t fro
         sim_op_free(&op);
         return sim_capture_query_lane(lane); /* a wait for a capturing stream */
     }
+    /* From device to device the driver brings its own allocations through host memory where the context has no access to both; mapped
+     * pages have grants of their own. */
+    sim_context *context = lane->context;
+    uint64_t peers = context->peers;
+    context->peers = target == DEVICE && source == DEVICE ? UINT64_MAX : peers;
     CUresult code = sim_submit(lane, &op);
+    context->peers = peers;
     if (code == CUDA_SUCCESS && wait)
         sim_lane_synchronise(frame, lane);
     return code;
@@ -121,25 +127,15 @@ ASYNC_COPY(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *)
 ASYNC_COPY(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr)
 ASYNC_COPY(cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr)
 
-/* ---- between contexts: allowed without peer access, the driver then goes through host memory ---------------------------------------- */
+/* ---- between contexts, which say no more than the addresses do ---------------------------------------------------------------------- */
 
-/* The copy runs on the stream's context, which gets the right to both sides for its duration. */
 static CUresult copy_peer(sim_frame *frame, sim_lane *lane, uint64_t to, CUcontext to_context, uint64_t from, CUcontext from_context,
                           size_t bytes, bool synchronous)
 {
     CUresult code;
-    const sim_context *target = sim_context_of(to_context, &code);
-    if (!target)
+    if (!sim_context_of(to_context, &code) || !sim_context_of(from_context, &code))
         return code;
-    const sim_context *source = sim_context_of(from_context, &code);
-    if (!source)
-        return code;
-    uint64_t peers = lane->context->peers;
-    sim_context *context = lane->context;
-    context->peers |= UINT64_C(1) << target->device | UINT64_C(1) << source->device;
-    code = copy(frame, lane, to, from, bytes, synchronous);
-    context->peers = peers;
-    return code;
+    return copy(frame, lane, to, from, bytes, synchronous);
 }
 
 #define PLAIN_PEER(name, per_thread)                                                                                               \

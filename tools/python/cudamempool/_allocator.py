@@ -54,7 +54,7 @@ def use(conf: Optional[str] = None) -> None:
         raise _library.CudaMemPoolError(f"too late, PyTorch has allocated memory already: {error}") from error
     _allocator = made
     _let_preload_stand_aside()
-    _answer(torch)
+    _answer(torch, conf)
 
 
 def _let_preload_stand_aside() -> None:
@@ -67,7 +67,7 @@ def _let_preload_stand_aside() -> None:
         os.environ.pop("PYTORCH_NO_CUDA_MEMORY_CACHING")  # of no meaning here, but children would take it for a wish of the user's
 
 
-def _answer(torch: Any) -> None:
+def _answer(torch: Any, conf: Optional[str]) -> None:
     """PyTorch raises for any allocator but its own; its Python functions reach these by their names in torch._C."""
     set_fraction = torch._C._cuda_setMemoryFraction
 
@@ -98,7 +98,7 @@ def _answer(torch: Any) -> None:
     from . import _apart  # these need torch
     from ._mempool import MemPool, use_mem_pool
 
-    _apart.install_where_needed()
+    _apart.install_where_needed(conf)
 
     for module in (torch.cuda, torch.cuda.memory, getattr(torch.cuda, "graphs", None)):
         for name, replacement in (("MemPool", MemPool), ("use_mem_pool", use_mem_pool)):

@@ -5,16 +5,25 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import Any, Optional
 
 import torch
 
 _reach: dict[tuple[int, int], bool] = {}
 
 
-def install_where_needed() -> None:
+def _is_mapped(conf: Optional[str]) -> bool:
+    """Whether memory is mapped page by page; as in the library, the last word counts, and options given to use() before the environment's."""
+    for options in (conf or "", os.environ.get("CUDAMEMPOOL_CONF", "")):
+        words = [option.partition(":")[2].strip() for option in options.split(",") if option.partition(":")[0].strip() == "backend"]
+        if words:
+            return words[-1] != "malloc"
+    return True
+
+
+def install_where_needed(conf: Optional[str]) -> None:
     """When PyTorch initialises CUDA, and not before: asking would initialise it."""
-    if "backend:malloc" not in os.environ.get("CUDAMEMPOOL_CONF", "").replace(" ", ""):
+    if _is_mapped(conf):
         torch.cuda._lazy_call(_look)  # type: ignore[no-untyped-call]
 
 
