@@ -268,6 +268,10 @@ static void exported(void)
         gpu_skip("the simulated device shares no memory with other processes");
         return;
     }
+    if (gpu_is_exclusive()) {
+        gpu_skip("the device lets no second process in");
+        return;
+    }
     DONE(pool_make(&pool, ""));
     cmpool_status given = cmpool_malloc_ex(pool, &block, &request);
     if (given == CMPOOL_ERR_UNSUPPORTED) {

@@ -173,6 +173,12 @@ int gpu_attribute(CUdevice_attribute attribute)
     return cu.DeviceGetAttribute(&value, attribute, 0) == CUDA_SUCCESS ? value : 0;
 }
 
+bool gpu_is_exclusive(void)
+{
+    enum { EXCLUSIVE_PROCESS = 3 }; /* CU_COMPUTEMODE_EXCLUSIVE_PROCESS */
+    return gpu_attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) == EXCLUSIVE_PROCESS;
+}
+
 size_t gpu_free_bytes(void)
 {
     size_t left = 0, total = 0;
@@ -214,12 +220,15 @@ CUevent gpu_event(void)
 
 static void look_at_findings(void)
 {
-    for (int kind = 0; gpu_simulated && kind < 4; kind++) /* 4 is: not simulated, which simcuda says itself */
-        if (simulated_findings(kind) != 0) {
-            gpu_fail("the simulated device reports: %s", simulated_finding(0));
-            simulated_findings_reset();
-            return;
-        }
+    enum { RACES_TO_BAD_ACCESS = 4 }; /* the kinds behind them are calls that are not simulated, which simcuda says itself */
+    uint64_t count = 0;
+    for (int kind = 0; gpu_simulated && kind < RACES_TO_BAD_ACCESS; kind++)
+        count += simulated_findings(kind);
+    if (count == 0)
+        return;
+    for (size_t i = 0; simulated_finding(i); i++)
+        gpu_fail("the simulated device reports: %s", simulated_finding(i));
+    simulated_findings_reset();
 }
 
 /* False: the device is broken, and so would be what comes after. */

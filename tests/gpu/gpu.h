@@ -32,6 +32,7 @@ extern int gpu_driver_version;
 extern int gpu_capability; /* 90 is 9.0 */
 
 int gpu_attribute(CUdevice_attribute attribute);
+bool gpu_is_exclusive(void); /* to one process */
 size_t gpu_free_bytes(void);
 double gpu_now_us(void);
 /* "CUDA_ERROR_NOT_FOUND" */

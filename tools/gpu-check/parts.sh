@@ -1,0 +1,150 @@
+# shellcheck shell=sh disable=SC2154
+# Sourced by gpu-check.sh: the parts that are more than one program. They run in a process of their own, which its parent kills when its time is
+# over; they print the lines of tests/gpu/gpu.h.
+
+line() { printf '{"name":"%s","verdict":"%s","text":"%s"}\n' "$1" "$2" "$3"; }
+
+# The value of a number in a line of JSON: number KEY <FILE
+number() { sed -n "s/.*\"$1\":\([-0-9.]*\).*/\1/p" | head -n 1; }
+
+run_inside() {
+    work=$GPU_CHECK_WORK
+    if [ "$2" != - ]; then
+        exec "$checks/$2"
+    fi
+    "part_$1"
+}
+
+# ---- programs that are not changed ----------------------------------------------------------------------------------------------
+
+behind_preload() { LD_PRELOAD="$build/lib/libcudamempool_preload.so" CUDAMEMPOOL_REPORT="$work/report" "$@"; }
+requests_served() { number allocations <"$work/report"; }
+
+# The outcomes of a program's cases, without what differs from run to run.
+outcomes() { sed -n '/"verdict":"\(answered\|passed\|failed\)"/{s/"text":"[0-9.]* s"/"text":""/;p;}' "$1"; }
+
+part_preload() {
+    rm -f "$work/report"
+    "$checks/check_unchanged" >"$work/plain"
+    code=$?
+    [ $code -ne 77 ] || exit 77
+    sed 's/"name":"/"name":"plain driver: /' "$work/plain"
+    behind_preload "$checks/check_unchanged" >"$work/served" || code=1
+    sed 's/"name":"/"name":"behind the library: /' "$work/served"
+    served=$(requests_served)
+    if [ "${served:-0}" -gt 500 ]; then
+        line "requests that the library served" answered "$served"
+    else
+        line "requests that the library served" failed "${served:-none}: the library was not in front of the driver"
+    fi
+    "$checks/ask_calls" codes attributes >"$work/plain" || code=1
+    behind_preload "$checks/ask_calls" codes attributes >"$work/served" || code=1
+    outcomes "$work/plain" >"$work/plain.outcomes"
+    outcomes "$work/served" >"$work/served.outcomes"
+    if cmp -s "$work/plain.outcomes" "$work/served.outcomes"; then
+        line "codes and attributes of right and wrong calls" passed "the same with and without the library"
+    else
+        line "codes and attributes of right and wrong calls" failed "they differ"
+        diff "$work/plain.outcomes" "$work/served.outcomes" |
+            sed -n 's/^< {"name":"\([^"]*\)".*"text":"\(.*\)"}$/{"name":"plain driver: \1","verdict":"answered","text":"\2"}/p
+                    s/^> {"name":"\([^"]*\)".*"text":"\(.*\)"}$/{"name":"behind the library: \1","verdict":"answered","text":"\2"}/p'
+    fi
+    return $code
+}
+
+# Which calls of the runtime are calls of the driver's cuMemAlloc, where the library stands.
+part_runtime() {
+    command -v "$python" >/dev/null || { say "no $python"; exit 77; }
+    [ "$device" != simcuda ] || LD_LIBRARY_PATH="$build/simcuda:$LD_LIBRARY_PATH"
+    for call in cudaMalloc cudaMallocPitch cudaMalloc3D; do
+        rm -f "$work/report"*
+        behind_preload "$python" "$root/tests/gpu/ask_runtime.py" $call 20 || exit $?
+        served=$(requests_served)
+        line "$call reaches the library" answered "${served:-0} of 20 calls"
+    done
+}
+
+# ---- recorded runs --------------------------------------------------------------------------------------------------------------
+
+tool() { "$build/bin/cudamempool" "$@"; }
+
+# Each kept trace on the device, at 1.01 times what lives at its peak, every block filled by the device.
+part_replay() {
+    where=$device
+    [ "$device" = simcuda ] && where=sim:64GiB || where=cuda:0 # the wanted device is the first one that is seen
+    free_mib=$("$checks/ask_device" facts | sed -n 's/.*"name":"memory".*in all; \([0-9]*\)\.\([0-9]\).*/\1\2/p')
+    free_mib=$((${free_mib:-0} * 1024 / 10))
+    code=0
+    for trace in "$root"/bench/traces/*.cmtrace.gz; do
+        name=$(basename "$trace" .cmtrace.gz)
+        peak=$(CUDAMEMPOOL_DRIVER='' tool replay --json --device sim:1TiB "$trace" | number peak_live_bytes)
+        [ -n "$peak" ] || exit 3
+        limit_mib=$((peak / 1048576 * 101 / 100 + 2))
+        if [ "$device" != simcuda ] && [ "$limit_mib" -gt $((free_mib - 1024)) ]; then
+            line "$name" skipped "$limit_mib MiB are wanted, $free_mib MiB are free"
+            continue
+        fi
+        began=$(date +%s%N)
+        if tool replay --json --device "$where" --conf "limit:${limit_mib}MiB" "$trace" >"$work/replayed"; then
+            took=$((($(date +%s%N) - began) / 1000000))
+            line "$name at 1.01 x its peak" passed "served; $took ms with all passes; $(number ns_per_call <"$work/replayed") ns a call of the library, the driver's included; $(number page_moves <"$work/replayed") pages moved; $(number peak_reserved_bytes <"$work/replayed") bytes held for $peak"
+        else
+            code=1
+            line "$name at 1.01 x its peak" failed "refused or ended: $(number refusals <"$work/replayed") refusals"
+        fi
+        [ "$device" != simcuda ] || break # one is enough to rehearse
+    done
+    return $code
+}
+
+# ---- PyTorch --------------------------------------------------------------------------------------------------------------------
+
+# PyTorch finds the driver's and the runtime's libraries itself; simulated ones have to be there before.
+with_torch() {
+    if [ "$device" = simcuda ]; then
+        major=$("$python" -c 'import torch; print((torch.version.cuda or "13").split(".")[0])' 2>/dev/null)
+        env "LD_PRELOAD=$build/simcuda/libcuda.so.1:$build/simcuda/libcudart.so.${major:-13}" "$@"
+    else
+        "$@"
+    fi
+}
+
+need_python() {
+    command -v "$python" >/dev/null || { say "no $python"; exit 77; }
+    export CUDAMEMPOOL_LIBRARY="$build/lib/libcudamempool.so"
+}
+
+part_torch_speed() {
+    need_python
+    traces="$root/bench/traces/s02_7b_lora_ckpt.cmtrace.gz $root/bench/traces/s09_7b_lora_packed4096.cmtrace.gz"
+    [ "$device" != simcuda ] || traces=''
+    script=$root/tests/gpu/torch_speed.py
+    # shellcheck disable=SC2086 # a list
+    {
+        with_torch "$python" "$script" native $traces || exit $?
+        with_torch env PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync "$python" "$script" async $traces || exit 1
+        with_torch env PYTHONPATH="$build/lib/cudamempool/python" "$python" "$script" pool $traces || exit 1
+    }
+}
+
+# The same losses as without the library, on both of its ways into PyTorch.
+part_training() {
+    need_python
+    script=$root/tests/gpu/torch_train.py
+    with_torch "$python" "$script" "PyTorch as it is" native "$work/losses" || exit $?
+    with_torch "$build/bin/cudamempool" run -- "$python" "$script" "under cudamempool run" pluggable "$work/losses.run" || exit 1
+    with_torch env PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$build/bin/cudamempool" run --report "$work/report" -- \
+        "$python" "$script" "behind the preload library" native "$work/losses.preload" || exit 1
+    served=$(requests_served)
+    [ "${served:-0}" -gt 20 ] && verdict=answered || verdict=failed
+    line "requests that the preload library served" "$verdict" "${served:-0}"
+    for way in run preload; do
+        if [ "$device" = simcuda ]; then
+            line "losses, $way" skipped "nothing computes on the simulated device"
+        elif cmp -s "$work/losses" "$work/losses.$way"; then
+            line "losses, $way" passed "$(wc -l <"$work/losses") steps, the same bit by bit"
+        else
+            line "losses, $way" failed "not those of PyTorch as it is: from step $(cmp "$work/losses" "$work/losses.$way" | sed 's/.*line //')"
+        fi
+    done
+}
