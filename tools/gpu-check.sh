@@ -1,7 +1,8 @@
 #!/bin/sh
 # What can only be seen on a GPU, in at most eight minutes, on a machine with a GPU, its driver and nothing else (Python with PyTorch for the
 # parts about PyTorch): the library on the device, what the driver does and costs, figures beside other allocators, a training loop.
-#   sh tools/gpu-check.sh [--build DIR] [--device cuda:N|simcuda] [--only PART,PART...] [--budget SECONDS] [--python PYTHON] [--json FILE]
+#   sh tools/gpu-check.sh [--build DIR] [--device cuda:N|simcuda] [--only PART,PART...] [--budget SECONDS] [--patience N]
+#       [--python PYTHON] [--json FILE]        --patience: N times as long for each part, on a slow machine
 #   sh tools/gpu-check.sh --list                  the parts, with the seconds that each may take
 #   sh tools/gpu-check.sh --pack FILE.tar.gz      what such a machine needs, of a built tree: unpack it there and run its tools/gpu-check.sh
 # Prints one table and writes gpu-check.json. `--device simcuda` rehearses the same on the simulated device: nothing it says holds for a GPU.
@@ -32,7 +33,7 @@ root=$(cd "$(dirname "$self")/.." && pwd) || exit 2
 say() { printf '%s\n' "$*" >&2; }
 usage() {
     say "gpu-check: $*"
-    sed -n '4,9s/^# *//p' "$self" >&2
+    sed -n '4,7s/^# *//p' "$self" >&2
     exit 2
 }
 
@@ -42,7 +43,7 @@ usage() {
 
 # ---- arguments ------------------------------------------------------------------------------------------------------------------
 
-build=$root/build device=cuda:0 only='' budget=470 python=${PYTHON:-python3} json=gpu-check.json inside=''
+build=$root/build device=cuda:0 only='' budget='' patience=1 python=${PYTHON:-python3} json=gpu-check.json inside=''
 command="sh $self $*"
 while [ $# -gt 0 ]; do
     case $1 in
@@ -50,7 +51,7 @@ while [ $# -gt 0 ]; do
         printf '%s\n' "$parts" | sed '/^$/d; s/ [^ ]*$//'
         exit 0
         ;;
-    --build | --device | --only | --budget | --python | --json | --pack | --inside)
+    --build | --device | --only | --budget | --patience | --python | --json | --pack | --inside)
         [ $# -ge 2 ] || usage "$1 needs a value"
         value=$2
         case $1 in
@@ -58,6 +59,7 @@ while [ $# -gt 0 ]; do
         --device) device=$value ;;
         --only) only=$value ;;
         --budget) budget=$value ;;
+        --patience) patience=$value ;;
         --python) python=$value ;;
         --json) json=$value ;;
         --pack) pack=$value ;;
@@ -68,9 +70,10 @@ while [ $# -gt 0 ]; do
     *) usage "what is $1?" ;;
     esac
 done
-case $budget in
-'' | *[!0-9]*) usage "--budget wants seconds" ;;
+case $budget$patience in
+*[!0-9]*) usage "--budget wants seconds, --patience a whole number" ;;
 esac
+[ "${patience:-0}" -gt 0 ] || usage "--patience wants a number above 0"
 case $device in
 simcuda | cuda:[0-9] | cuda:[0-9][0-9]) ;;
 *) usage "--device wants cuda:N or simcuda" ;;
@@ -122,17 +125,18 @@ fi
 # ---- the parts ------------------------------------------------------------------------------------------------------------------
 
 started=$(date +%s)
+budget=${budget:-$((470 * patience))}
 date=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 : >"$work/summary"
 
 # One part in a process of its own, killed when its time is over. Its lines, what it had to complain, and a line of the summary.
 run_part() {
     left=$((budget - ($(date +%s) - started)))
-    limit=$2
+    limit=$(($2 * patience))
     [ "$left" -ge "$limit" ] || limit=$left
     if [ "$limit" -lt 3 ]; then
         : >"$work/$1.lines"
-        echo "$1 skipped 0 $2 there was no time left for it" >>"$work/summary"
+        echo "$1 skipped 0 $limit there was no time left for it" >>"$work/summary"
         return
     fi
     say "gpu-check: $1 (at most $limit s)"
@@ -145,7 +149,7 @@ run_part() {
 }
 
 printf '%s\n' "$parts" | sed '/^$/d' >"$work/parts"
-while read -r name limit program; do
+while read -r name limit _; do
     case ",$only," in
     ,, | *,"$name",*) ;;
     *) [ "$name" = device ] || continue ;; # the head of the table is always wanted
@@ -158,10 +162,10 @@ while read -r name limit program; do
 done <"$work/parts"
 
 print_table
-write_json >"$work/json" && cp "$work/json" "$json" || {
+if ! write_json >"$work/json" || ! cp "$work/json" "$json"; then
     say "gpu-check: $json cannot be written"
     exit 1
-}
+fi
 say "gpu-check: $(count passed) parts passed, $(count failed) failed, $(count skipped) skipped, in $(($(date +%s) - started)) s; see $json"
 [ "$device" != simcuda ] || say "*** SIMULATED DEVICE: a rehearsal; no figure holds for a GPU. ***"
 [ "$(count failed)" -eq 0 ]

@@ -15,25 +15,26 @@
 static void sizes(void)
 {
     static const size_t bytes[] = {1, 511, 512, 513, 4096, 100000, MIB, 2 * MIB, 3 * MIB + 1, 33 * MIB, 64 * MIB};
-    enum { COUNT = sizeof bytes / sizeof *bytes, EACH = 8 };
-    void *block[COUNT * EACH];
+    enum { COUNT = sizeof bytes / sizeof *bytes, MOST = 8 * COUNT };
+    const unsigned blocks = gpu_simulated ? 2 * COUNT : MOST;
+    void *block[MOST];
     cmpool_t pool;
     CUstream stream = gpu_stream();
     DONE(pool_make(&pool, ""));
-    for (unsigned i = 0; i < COUNT * EACH; i++) {
+    for (unsigned i = 0; i < blocks; i++) {
         size_t usable = 0, wanted = bytes[i % COUNT];
-        DONE(cmpool_malloc(pool, &block[i], i < COUNT * 2 || wanted < MIB ? wanted : wanted / 64, stream));
+        DONE(cmpool_malloc(pool, &block[i], i < COUNT || wanted < MIB ? wanted : wanted / 64, stream));
         DONE(cmpool_usable_size(pool, block[i], &usable));
         EXPECT((uintptr_t)block[i] % 512 == 0, "a block of %zu bytes at %p", wanted, block[i]);
         gpu_fill(stream, block[i], usable, i + 1);
     }
-    for (unsigned i = 0; i < COUNT * EACH; i++) {
+    for (unsigned i = 0; i < blocks; i++) {
         size_t usable = 0;
         DONE(cmpool_usable_size(pool, block[i], &usable));
         gpu_check(stream, block[i], usable, i + 1);
     }
     contents_must_be_right();
-    for (unsigned i = 0; i < COUNT * EACH; i++)
+    for (unsigned i = 0; i < blocks; i++)
         DONE(cmpool_free(pool, block[i], stream));
     void *none = &pool;
     DONE(cmpool_malloc(pool, &none, 0, stream));

@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-#define BLOCK (24 * MIB)
+#define BLOCK (gpu_simulated ? 6 * MIB : 24 * MIB)
 
 static const void *at(CUdeviceptr address) { return (const void *)(uintptr_t)address; }
 

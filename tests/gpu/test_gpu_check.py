@@ -59,7 +59,7 @@ class Script(unittest.TestCase):
             ask_sharing=LINE.format("one", "failed", "but it ends with 0"),
             time_allocators="echo trouble >&2; exit 3")
         names = "blocks,order,graphs,mapping,alias,calls,captures,sharing,allocators"
-        code, written, table, _ = self.check("--only", names, "--device", "cuda:0")
+        code, written, table, _ = self.check("--only", names, "--device", "cuda:0", "--patience", "10")
         self.assertEqual(code, 1)
         verdicts = self.verdicts(written)
         self.assertEqual({name: verdict for name, (verdict, _) in verdicts.items()},
@@ -99,7 +99,7 @@ class Script(unittest.TestCase):
 
     def test_usage(self):
         self.stand_in()
-        for arguments in (["--only", "nothing"], ["--device", "gpu"], ["--budget", "soon"], ["--what"], ["--json"]):
+        for arguments in (["--only", "nothing"], ["--device", "gpu"], ["--budget", "soon"], ["--patience", "0"], ["--what"], ["--json"]):
             self.assertEqual(self.check(*arguments)[0], 2, arguments)
 
     def test_eight_minutes(self):
@@ -117,7 +117,8 @@ class Script(unittest.TestCase):
         subprocess.run(["tar", "-xzf", archive, "-C", self.folder], check=True)
         root = os.path.join(self.folder, "cudamempool-gpu-check")
         names = "preload,mapping,captures,sharing,runtime,replay"
-        code, written, table, complaint = self.check("--device", "simcuda", "--only", names, "--python", sys.executable, root=root)
+        code, written, table, complaint = self.check("--device", "simcuda", "--only", names, "--python", sys.executable, "--patience", "10",
+                                                     root=root)
         self.assertEqual(code, 0, table + complaint)
         self.assertEqual({verdict for verdict, _ in self.verdicts(written).values()}, {"passed"}, table)
         self.assertIn("NO FIGURE HOLDS FOR A GPU", complaint)
@@ -125,7 +126,7 @@ class Script(unittest.TestCase):
         preload = os.path.join(root, "build/lib/libcudamempool_preload.so")
         os.remove(preload)
         shutil.copy(os.path.join(root, "build/lib/libcudamempool.so"), preload)
-        code, written, table, _ = self.check("--device", "simcuda", "--only", "preload", root=root)
+        code, written, table, _ = self.check("--device", "simcuda", "--only", "preload", "--patience", "10", root=root)
         self.assertEqual((code, self.verdicts(written)["preload"][0]), (1, "failed"), table)
 
 

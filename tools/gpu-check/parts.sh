@@ -79,7 +79,7 @@ part_replay() {
         name=$(basename "$trace" .cmtrace.gz)
         peak=$(CUDAMEMPOOL_DRIVER='' tool replay --json --device sim:1TiB "$trace" | number peak_live_bytes)
         [ -n "$peak" ] || exit 3
-        limit_mib=$((peak / 1048576 * 101 / 100 + 2))
+        limit_mib=$((peak * 101 / 104857600 + 2))
         if [ "$device" != simcuda ] && [ "$limit_mib" -gt $((free_mib - 1024)) ]; then
             line "$name" skipped "$limit_mib MiB are wanted, $free_mib MiB are free"
             continue

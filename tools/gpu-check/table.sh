@@ -1,4 +1,4 @@
-# shellcheck shell=sh disable=SC2154
+# shellcheck shell=sh disable=SC2154,SC1003
 # Sourced by gpu-check.sh: what came of a part, the table and the JSON file. Reads the lines and complaints of parts in $work; changes nothing.
 
 # The last line that a part complained with, fit for JSON.
