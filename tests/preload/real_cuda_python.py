@@ -1,8 +1,11 @@
 """NVIDIA's Python bindings of the driver, with copies, streams and virtual memory of the program's own. Lines that begin with # are counts."""
 import ctypes
 
+import cuda.bindings
 import numpy as np
 from cuda.bindings import driver
+
+print("# cuda-bindings", cuda.bindings.__version__)
 
 
 def call(name, *arguments):

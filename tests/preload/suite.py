@@ -27,7 +27,7 @@ EXPECTED = {
     "unit/test_api_arguments": {"more_than_the_device": COUNTS, "figures_add_up": COUNTS},
     "unit/test_pool_capture": {"a_capture_without_a_set": COUNTS},
     "simcuda/test_core_memory": {"values_are_reused": COUNTS, "alloc_and_free": COUNTS},
-    "simcuda/test_core_panel": {"calls_are_counted_in_groups": COUNTS, "copies_are_touches": PAGES},
+    "simcuda/test_core_panel": {"calls_are_counted_in_groups": COUNTS, "copies_are_touches": PAGES, "rectangles_move_bytes": PAGES},
     "simcuda/test_core_races": {"free_too_early": "the library makes such frees safe", "use_after_destroy": COUNTS},
     "simcuda/test_core_streams": {"context_destroy": COUNTS},
     "simcuda/test_core_threads": {"threads_do_not_disturb_each_other": COUNTS},

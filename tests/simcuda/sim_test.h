@@ -44,6 +44,8 @@
     X(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes))                                          \
     X(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes))                                                \
     X(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))                    \
+    X(cuMemcpy2D_v2, (const CUDA_MEMCPY2D *rectangle))                                                            \
+    X(cuMemcpy2DAsync_v2, (const CUDA_MEMCPY2D *rectangle, CUstream stream))                                      \
     X(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream))                          \
     X(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                    \
     X(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t count))                                         \

@@ -286,6 +286,57 @@ static void copies_move_bytes(void **state)
     }
 }
 
+/* Rows of linear memory; arrays are not simulated. */
+static void rectangles_move_bytes(void **state)
+{
+    (void)state;
+    enum { WIDTH = 100, ROWS = 5, HOST_PITCH = 110, PITCH = 512 };
+    for (int o = 0; o < 3; o++) {
+        sim_test_start(content_orders[o]);
+        CUstream stream = sim_test_stream();
+        CUdeviceptr block;
+        unsigned char out[ROWS * HOST_PITCH], in[ROWS * WIDTH];
+        OK(cuMemAlloc_v2(&block, (ROWS + 1) * PITCH));
+        for (size_t i = 0; i < sizeof out; i++)
+            out[i] = (unsigned char)(i * 7);
+        CUDA_MEMCPY2D there = {.srcMemoryType = CU_MEMORYTYPE_HOST,
+                               .srcHost = out,
+                               .srcPitch = HOST_PITCH,
+                               .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                               .dstDevice = block,
+                               .dstPitch = PITCH,
+                               .dstXInBytes = 3,
+                               .dstY = 1,
+                               .WidthInBytes = WIDTH,
+                               .Height = ROWS};
+        CUDA_MEMCPY2D back = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+                              .srcDevice = block,
+                              .srcPitch = PITCH,
+                              .srcXInBytes = 3,
+                              .srcY = 1,
+                              .dstMemoryType = CU_MEMORYTYPE_HOST,
+                              .dstHost = in,
+                              .dstPitch = WIDTH,
+                              .WidthInBytes = WIDTH,
+                              .Height = ROWS};
+        OK(cuMemcpy2DAsync_v2(&there, stream));
+        OK(cuMemcpy2DAsync_v2(&back, stream)); /* to pageable memory: returns when it is done */
+        for (size_t row = 0; row < ROWS; row++)
+            assert_memory_equal(in + row * WIDTH, out + row * HOST_PITCH, WIDTH);
+        memset(in, 0, sizeof in);
+        OK(cuMemcpy2D_v2(&back));
+        assert_memory_equal(in + WIDTH, out + HOST_PITCH, WIDTH);
+        assert_int_equal(panel.races(), 0);
+        back.srcPitch = WIDTH; /* no room for what comes before the row */
+        REFUSED(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D_v2(&back));
+        back.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+        REFUSED(CUDA_ERROR_NOT_SUPPORTED, cuMemcpy2D_v2(&back));
+        REFUSED(CUDA_ERROR_INVALID_VALUE, cuMemcpy2D_v2(NULL));
+        there.Height = ROWS + 1; /* beyond the block */
+        REFUSED(CUDA_ERROR_ILLEGAL_ADDRESS, cuMemcpy2DAsync_v2(&there, stream));
+    }
+}
+
 /* Bytes belong to the physical memory: both addresses show them, and the CPU may look. */
 static void aliases_show_the_same_bytes(void **state)
 {
@@ -406,19 +457,13 @@ static void notifications_reach_who_registered(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(words_are_checked),
-        cmocka_unit_test(reset_forgets),
-        cmocka_unit_test(calls_are_counted_in_groups),
-        cmocka_unit_test(costs_by_two_tables),
-        cmocka_unit_test(calls_fail_before_and_after),
-        cmocka_unit_test(parked_call_holds_nobody),
-        cmocka_unit_test(sibling_takes_and_returns),
-        cmocka_unit_test(mappings_are_listed),
-        cmocka_unit_test(copies_move_bytes),
-        cmocka_unit_test(aliases_show_the_same_bytes),
-        cmocka_unit_test(pinned_copies_happen_in_device_order),
-        cmocka_unit_test(copies_are_touches),
-        cmocka_unit_test(notifications_reach_who_registered),
+        cmocka_unit_test(words_are_checked),           cmocka_unit_test(reset_forgets),
+        cmocka_unit_test(calls_are_counted_in_groups), cmocka_unit_test(costs_by_two_tables),
+        cmocka_unit_test(calls_fail_before_and_after), cmocka_unit_test(parked_call_holds_nobody),
+        cmocka_unit_test(sibling_takes_and_returns),   cmocka_unit_test(mappings_are_listed),
+        cmocka_unit_test(copies_move_bytes),           cmocka_unit_test(rectangles_move_bytes),
+        cmocka_unit_test(aliases_show_the_same_bytes), cmocka_unit_test(pinned_copies_happen_in_device_order),
+        cmocka_unit_test(copies_are_touches),          cmocka_unit_test(notifications_reach_who_registered),
     };
     return cmocka_run_group_tests(tests, sim_test_open, NULL);
 }

@@ -25,29 +25,41 @@ static void reach(sim_op *op, uint64_t address, uint64_t bytes, bool write)
     op->reach[op->reach_count++] = (sim_reach){address, bytes, write};
 }
 
+/* Rows of bytes, at unified addresses. */
+typedef struct rows {
+    uint64_t to, from;
+    size_t width, count, to_pitch, from_pitch;
+} rows;
+
+static bool stage(sim_op *op, const rows *of)
+{
+    unsigned char *staged = malloc(of->width * of->count);
+    for (size_t i = 0; staged && i < of->count; i++)
+        memcpy(staged + i * of->width, (const void *)(uintptr_t)(of->from + i * of->from_pitch), of->width);
+    op->u.copy.staged = staged;
+    return staged != NULL;
+}
+
 /*
- * to, from: unified addresses. synchronous: the plain forms, on the default stream. Rules of cuda.h, by direction:
+ * synchronous: the plain forms, on the default stream. Rules of cuda.h, by direction:
  * pageable to device: the stream is waited for, the bytes are staged (plain form), or only staged (Async);
  * device to pageable: returns when the copy is done, both forms; pinned: plain waits, Async does not;
  * device to device: no host-side synchronisation.
  */
-static CUresult copy(sim_frame *frame, sim_lane *lane, uint64_t to, uint64_t from, size_t bytes, bool synchronous)
+static CUresult copy_rows(sim_frame *frame, sim_lane *lane, const rows *of, bool synchronous)
 {
-    if (bytes == 0)
+    if (of->width == 0 || of->count == 0)
         return CUDA_SUCCESS;
-    place target = place_of(to, bytes), source = place_of(from, bytes);
-    sim_op op = {.kind = SIM_OP_COPY, .u.copy = {to, from, bytes, 1, bytes, bytes, NULL}};
+    uint64_t to_bytes = (of->count - 1) * of->to_pitch + of->width, from_bytes = (of->count - 1) * of->from_pitch + of->width;
+    place target = place_of(of->to, to_bytes), source = place_of(of->from, from_bytes);
+    sim_op op = {.kind = SIM_OP_COPY, .u.copy = {of->to, of->from, of->width, of->count, of->to_pitch, of->from_pitch, NULL}};
     if (target != PAGEABLE)
-        reach(&op, to, bytes, true);
+        reach(&op, of->to, to_bytes, true);
     if (source != PAGEABLE)
-        reach(&op, from, bytes, false);
+        reach(&op, of->from, from_bytes, false);
     if (source == PAGEABLE) {
-        if (sim.content || target == PAGEABLE) {
-            op.u.copy.staged = malloc(bytes);
-            if (!op.u.copy.staged)
-                return CUDA_ERROR_OUT_OF_MEMORY;
-            memcpy(op.u.copy.staged, (const void *)(uintptr_t)from, bytes);
-        }
+        if ((sim.content || target == PAGEABLE) && !stage(&op, of))
+            return CUDA_ERROR_OUT_OF_MEMORY;
         if (synchronous && !lane->capture && lane->enqueued) {
             for (unsigned i = 0; i < op.reach_count; i++) {
                 CUresult code = sim_check_reach(lane->context, &op.reach[i]);
@@ -74,6 +86,11 @@ static CUresult copy(sim_frame *frame, sim_lane *lane, uint64_t to, uint64_t fro
     if (code == CUDA_SUCCESS && wait)
         sim_lane_synchronise(frame, lane);
     return code;
+}
+
+static CUresult copy(sim_frame *frame, sim_lane *lane, uint64_t to, uint64_t from, size_t bytes, bool synchronous)
+{
+    return copy_rows(frame, lane, &(rows){to, from, bytes, 1, bytes, bytes}, synchronous);
 }
 
 static CUresult copy_on_default(sim_frame *frame, bool per_thread, uint64_t to, uint64_t from, size_t bytes)
@@ -126,6 +143,57 @@ ASYNC_COPY(cuMemcpyAsync, CUdeviceptr, CUdeviceptr)
 ASYNC_COPY(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *)
 ASYNC_COPY(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr)
 ASYNC_COPY(cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr)
+
+/* ---- rectangles, of linear memory: arrays are not simulated -------------------------------------------------------------------------- */
+
+/* 0: not of the kinds there are. */
+static uint64_t start_of(CUmemorytype type, const void *host, CUdeviceptr device, size_t x, size_t y, size_t pitch)
+{
+    uint64_t base = type == CU_MEMORYTYPE_HOST                                      ? SIM_NUMBER(host)
+                    : type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED ? device
+                                                                                    : 0;
+    return base ? base + y * pitch + x : 0;
+}
+
+static CUresult copy_rectangle(sim_frame *frame, sim_lane *lane, const CUDA_MEMCPY2D *of, bool synchronous)
+{
+    if (!of)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (of->srcMemoryType == CU_MEMORYTYPE_ARRAY || of->dstMemoryType == CU_MEMORYTYPE_ARRAY)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    rows all = {.to = start_of(of->dstMemoryType, of->dstHost, of->dstDevice, of->dstXInBytes, of->dstY, of->dstPitch),
+                .from = start_of(of->srcMemoryType, of->srcHost, of->srcDevice, of->srcXInBytes, of->srcY, of->srcPitch),
+                .width = of->WidthInBytes,
+                .count = of->Height,
+                .to_pitch = of->dstPitch,
+                .from_pitch = of->srcPitch};
+    bool narrow = all.to_pitch < all.width + of->dstXInBytes || all.from_pitch < all.width + of->srcXInBytes;
+    if (!all.to || !all.from || (all.count > 1 && narrow))
+        return CUDA_ERROR_INVALID_VALUE;
+    return copy_rows(frame, lane, &all, synchronous);
+}
+
+#define PLAIN_RECTANGLE(name, per_thread)                                           \
+    SIM_EXPORT CUresult CUDAAPI name(const CUDA_MEMCPY2D *rectangle)                \
+    {                                                                               \
+        SIM_ENTER(#name);                                                           \
+        sim_lane *lane = SIM_NEED_LANE(NULL, per_thread);                           \
+        SIM_REFUSE_IF(sim_capture_unsafe(), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED); \
+        SIM_RETURN(copy_rectangle(&sim_here, lane, rectangle, true));               \
+    }
+#define ASYNC_RECTANGLE(name, per_thread)                                             \
+    SIM_EXPORT CUresult CUDAAPI name(const CUDA_MEMCPY2D *rectangle, CUstream stream) \
+    {                                                                                 \
+        SIM_ENTER(#name);                                                             \
+        sim_lane *lane = SIM_NEED_LANE(stream, per_thread);                           \
+        SIM_RETURN(copy_rectangle(&sim_here, lane, rectangle, false));                \
+    }
+PLAIN_RECTANGLE(cuMemcpy2D_v2, false)
+PLAIN_RECTANGLE(cuMemcpy2D_v2_ptds, true)
+PLAIN_RECTANGLE(cuMemcpy2DUnaligned_v2, false)
+PLAIN_RECTANGLE(cuMemcpy2DUnaligned_v2_ptds, true)
+ASYNC_RECTANGLE(cuMemcpy2DAsync_v2, false)
+ASYNC_RECTANGLE(cuMemcpy2DAsync_v2_ptsz, true)
 
 /* ---- between contexts, which say no more than the addresses do ---------------------------------------------------------------------- */
 

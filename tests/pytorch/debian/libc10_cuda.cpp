@@ -179,7 +179,6 @@ static void program(const char *words_of_refusal)
     kept.clear();
     CHECK(allocator->allocate(300 * MiB).get());
     cca::emptyCache();
-    CHECK(simcuda_races() == 0);
     std::printf("%s\n", text.c_str());
 }
 
@@ -188,9 +187,11 @@ static void native()
 {
     cca::init(c10::cuda::device_count());
     CHECK(cca::get()->name() == "native");
-    CHECK(dlsym(RTLD_DEFAULT, "cudamempool_preload_stand_aside"));
+    bool behind_ours = dlsym(RTLD_DEFAULT, "cudamempool_preload_stand_aside");
     program("reserved by PyTorch but unallocated");
-    CHECK(simcuda_calls_of("cuMemAlloc") == 0 && simcuda_calls_of("cuMemCreate") > 0);
+    /* By itself it gives a segment back under work that may still run, and relies on cudaFree to wait for it. */
+    CHECK(simcuda_races() == 0 || !behind_ours);
+    CHECK((simcuda_calls_of("cuMemAlloc") == 0) == behind_ours && (simcuda_calls_of("cuMemCreate") > 0) == behind_ours);
 }
 
 static cmpool_stats figures()
@@ -208,6 +209,7 @@ static void pluggable()
     CHECK(cmpool_torch_can_raise());
     cca::allocator.store(&ours);
     program("libcudamempool");
+    CHECK(simcuda_races() == 0);
     CHECK(simcuda_calls_of("cuMemAlloc") == 0 && simcuda_calls_of("cuMemCreate") > 0);
     CHECK(figures().uses_recorded == 40 && figures().live_bytes == 0);
     void *pointer = cca::raw_alloc(MiB);
