@@ -12,20 +12,21 @@ set -u
 # name, seconds it may take, program of tests/gpu; "-" is a function in gpu-check/parts.sh. All together stay below 480 seconds.
 parts='
 device      10 ask_device
-blocks      25 check_blocks
-order       25 check_order
+blocks      20 check_blocks
+order       20 check_order
 graphs      20 check_graphs
-preload     25 -
-mapping     50 ask_mapping
-alias       30 ask_alias
+preload     20 -
+mapping     45 ask_mapping
+alias       25 ask_alias
 calls       20 ask_calls
 captures    20 ask_captures
-sharing     15 ask_sharing
+sharing     25 ask_sharing
 runtime     20 -
 allocators  20 time_allocators
-replay      40 -
-torch_speed 65 -
-training    85 -
+replay      35 -
+torch_speed 55 -
+training    75 -
+libraries   35 -
 '
 
 self=$0

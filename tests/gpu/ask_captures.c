@@ -221,8 +221,8 @@ static void what_context_waits_hold(void)
     MUST(cu.MemAlloc(&block, 16 * MIB));
     const void *at = (const void *)(uintptr_t)block;
     for (uint32_t i = 0; i < (gpu_simulated ? 2 : 20); i++) {
-        int gate = gpu_gate_close(one, GPU_PATIENCE_NS);
         gpu_fill(one, at, 16 * MIB, i);
+        int gate = gpu_gate_close(one, GPU_PATIENCE_NS);
         gpu_check(one, at, 16 * MIB, i);
         MUST(cu.EventRecord(event, one));
         MUST(cu.CtxWaitEvent(gpu_context, event));

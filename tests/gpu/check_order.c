@@ -42,7 +42,7 @@ static void a_race_is_seen(void)
 }
 
 /*
- * On `one`, behind a closed gate, a block is filled, checked and freed; `other` asks for as much, at a limit that leaves no other memory.
+ * On `one` a block is filled, checked behind a closed gate, and freed; `other` asks for as much, at a limit that leaves no other memory.
  * Its fill must come after the check. The request must not wait for the gate.
  */
 static void reuse_on_another_stream(void)
@@ -53,8 +53,8 @@ static void reuse_on_another_stream(void)
     DONE(pool_make(&pool, TIGHT));
     for (uint32_t round = 0; round < rounds(); round++) {
         DONE(cmpool_malloc(pool, &block, BLOCK, one));
-        int gate = gpu_gate_close(one, GPU_PATIENCE_NS);
         gpu_fill(one, block, BLOCK, round);
+        int gate = gpu_gate_close(one, GPU_PATIENCE_NS);
         gpu_check(one, block, BLOCK, round);
         DONE(cmpool_free(pool, block, one));
         DONE(cmpool_malloc(pool, &next, BLOCK, other));
@@ -134,8 +134,8 @@ static void unordered(void)
     DONE(pool_make(&pool, TIGHT));
     for (uint32_t round = 0; round < rounds(); round++) {
         DONE(cmpool_malloc_unordered(pool, &block, BLOCK));
-        int gate = gpu_gate_close(one, GPU_PATIENCE_NS);
         gpu_fill(one, block, BLOCK, round);
+        int gate = gpu_gate_close(one, GPU_PATIENCE_NS);
         gpu_check(one, block, BLOCK, round);
         DONE(cmpool_free_unordered(pool, block));
         DONE(cmpool_malloc_unordered(pool, &next, BLOCK));
@@ -158,13 +158,13 @@ static void moved_while_in_use(void)
     CUstream one = gpu_stream(), other = gpu_stream();
     DONE(pool_make(&pool, "limit:64MiB"));
     for (uint32_t round = 0; round < rounds(); round++) {
-        for (unsigned i = 0; i < COUNT; i++)
-            DONE(cmpool_malloc(pool, &block[i], 8 * MIB, one));
-        int gate = gpu_gate_close(one, GPU_PATIENCE_NS);
         for (unsigned i = 0; i < COUNT; i++) {
+            DONE(cmpool_malloc(pool, &block[i], 8 * MIB, one));
             gpu_fill(one, block[i], 8 * MIB, round + i);
-            gpu_check(one, block[i], 8 * MIB, round + i);
         }
+        int gate = gpu_gate_close(one, GPU_PATIENCE_NS);
+        for (unsigned i = 0; i < COUNT; i++)
+            gpu_check(one, block[i], 8 * MIB, round + i);
         for (unsigned i = 0; i < COUNT; i += 2)
             DONE(cmpool_free(pool, block[i], one));
         DONE(cmpool_malloc(pool, &large, 32 * MIB, other));

@@ -76,7 +76,8 @@ static void start_on_device(void)
     void *host = NULL;
     if (!load(gpu_kernels_text, names, functions, 4))
         return;
-    if (gpu_capability >= 90 && cu.LaunchKernelEx && !load(gpu_dependent_text, dependent_names, dependent, 2))
+    if (gpu_capability >= 90 && gpu_driver_version >= 11080 && cu.LaunchKernelEx &&
+        !load(gpu_dependent_text, dependent_names, dependent, 2))
         return;
     MUST(cu.MemHostAlloc(&host, GPU_GATES * sizeof(gate_words), CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
     MUST(cu.MemHostGetDevicePointer(&gates_on_device, host, 0));

@@ -148,3 +148,14 @@ part_training() {
         fi
     done
 }
+
+part_libraries() {
+    need_python
+    if [ "$device" = simcuda ]; then
+        say "the libraries have a runtime of their own, which does not start on a simulated device"
+        exit 77
+    fi
+    script=$root/tests/gpu/torch_libraries.py
+    "$build/bin/cudamempool" run -- "$python" "$script" "under cudamempool run" || exit $?
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$build/bin/cudamempool" run -- "$python" "$script" "behind the preload library" || exit 1
+}
