@@ -1,4 +1,4 @@
-"""Instruction counts of the paths that need no driver, against those kept in bench/instructions.json.
+"""Instruction counts of the main paths, against those kept in bench/instructions.json.
 
     python3 bench/instructions.py build             compare; exit 1 where a path costs more than the tolerance allows
     python3 bench/instructions.py build --record    write what was counted: for a change that costs more on purpose, or less
@@ -16,13 +16,19 @@ import subprocess
 import sys
 
 KEPT = pathlib.Path(__file__).with_name("instructions.json")
-# name -> a program and its arguments before the number of turns, and two numbers of turns
+# Workloads of `cudamempool bench`, each with two numbers of operations; valgrind cannot reserve the addresses of much larger devices.
 PATHS = {
-    "pair of 4 KiB": (["bench/hot", "calls", "4096"], 2000, 6000),
-    "pair of 256 KiB": (["bench/hot", "calls", "262144"], 2000, 6000),
-    "pair of 1 MiB": (["bench/hot", "calls", "1048576"], 500, 1500),
-    "mix, 100 live": (["bench/hot", "mix", "100"], 1000, 3000),
+    "pair-512": (2000, 6000),
+    "pair-64k": (2000, 6000),
+    "pair-1m": (500, 1500),
+    "pair-64m": (500, 1500),
+    "mix-1k": (500, 1500),
+    "mix-small-1k": (500, 1500),
+    "streams-64": (1000, 3000),
+    "record-use": (200, 600),
+    "cross-free": (500, 1500),
 }
+BENCH = ["bin/cudamempool", "bench", "--profile", "--rounds", "1", "--capacity", "4GiB", "--live", "100", "--workload"]
 # What the preload library adds to a pair: two such paths behind it, of which the second has all but the library's part.
 ADDED = {"interposition": ("tests/preload/cost", "interposed", "own", 2000, 6000)}
 
@@ -52,8 +58,8 @@ def main():
     build = options.build.resolve()
     environment = dict(os.environ, CUDAMEMPOOL_DRIVER=str(build / "simcuda/libcuda.so.1"), SIMCUDA_DEVICE="sim:4GiB", CUDAMEMPOOL_CONF="")
     counted = {}
-    for name, (program, few, many) in PATHS.items():
-        counted[name] = each(build, program, few, many, environment)
+    for name, (few, many) in PATHS.items():
+        counted[name] = each(build, [*BENCH, name, "--count"], few, many, environment)
     preloaded = dict(environment, LD_PRELOAD=str(build / "lib/libcudamempool_preload.so"), LD_LIBRARY_PATH=str(build / "simcuda"))
     for name, (program, whole, part, few, many) in ADDED.items():
         whole, part = (each(build, [program, case], few, many, preloaded) for case in (whole, part))

@@ -24,11 +24,11 @@ def main():
     source, _ = tree.arguments()
     c_compiler = os.environ.get("CC", "cc")
     cxx_compiler = shutil.which("g++") or shutil.which("clang++")
-    paths = [f"-I{source}/{folder}" for folder in ("include", "lib", "tools/simcuda", "tools/cudamempool")]
+    paths = [f"-I{source}/{folder}" for folder in ("include", "lib", "tools/simcuda", "tools/cudamempool", "bench/workloads")]
 
     c_command = [c_compiler, "-x", "c", "-std=gnu11", "-D_GNU_SOURCE", "-Wstrict-prototypes", *WARNINGS, *paths, "-fsyntax-only", "-"]
     jobs = []
-    for header in tree.files(source, (".h",), ("lib", "tools")):
+    for header in tree.files(source, (".h",), ("lib", "tools", "bench/workloads")):
         jobs.append((c_command, f'"{header.split("/", 1 if header.startswith("lib/") else 2)[-1]}"'))
     public = [f"<{header.split('/', 1)[1]}>" for header in tree.files(source, (".h",), ("include",))] + ['"simcuda.h"']
     for header in public:

@@ -28,7 +28,9 @@ def may_include(path, included):
         # abi compares the library's own declarations of the driver and of NVTX with a toolkit's; simcuda's programs are written against those
         allowed = {"integration": (), "simcuda": ("driver",), "gpu": ("driver",), "abi": ("driver", "record")}
         return room in allowed.get(parts[1], ROOMS)
-    return False  # include, examples, bench: public headers only
+    if parts[:2] == ["bench", "workloads"]:
+        return included == "trace/trace.h"
+    return False  # include, examples, other benchmarks: public headers only
 
 
 def check(source, path, findings):
@@ -48,6 +50,8 @@ def check(source, path, findings):
                 findings.append(f"{where}: the simulated device's control panel is for tools and tests")
         elif bracket == '"':
             beside = [os.path.join(source, os.path.dirname(path), name), os.path.join(source, "tools/simcuda", name)]
+            if path.startswith("tools/cudamempool/bench_") and name == "bench.h":
+                beside[0] = os.path.join(source, "bench/workloads", name)
             if path.startswith(("lib/", "include/")):
                 findings.append(f"{where}: write \"room/header.h\" or <cudamempool/header.h>")
             elif not any(os.path.exists(place) for place in beside):

@@ -9,6 +9,7 @@ static const struct {
     int (*run)(int argc, char **argv);
     const char *help;
 } commands[] = {
+    {"bench", cmd_bench, "measure the pool, or another allocator, on made-up and recorded work"},
     {"convert", cmd_convert, "write a memory snapshot, log or trace in another format"},
     {"explain", cmd_explain, "say why a program ran out of memory, from its message"},
     {"inspect", cmd_inspect, "show what device memory is used for, by a snapshot or a running process"},

@@ -20,6 +20,7 @@ int tool_say(int status, const char *format, ...) __attribute__((format(printf, 
 int tool_say_plain(int status, const char *line);
 
 /* Subcommands: argv[0] is the subcommand's name. */
+int cmd_bench(int argc, char **argv);
 int cmd_convert(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
