@@ -11,6 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct cmi_trace;
 
 /* ---- what is measured, and on what ------------------------------------------------------------------------------------------- */
@@ -127,5 +131,9 @@ const bench_allocator *bench_latency_begin(const bench_allocator *inner, const b
 /* Forget what was kept so far: what follows is to be measured. Called by bench_round_begin in the first round. */
 void bench_latency_restart(void);
 void bench_latency_end(double figures[BENCH_FIGURES]);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

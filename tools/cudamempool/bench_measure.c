@@ -52,23 +52,30 @@ static int stream_create(void *self, void **stream) { return device_stream_creat
 static int (*device_order)(void *self, cmpool_stream before, cmpool_stream after);
 static int order(void *self, void *before, void *after) { return device_order(self, before, after); }
 
-/* Runs the workload here. Returns an exit status; the reason for skipping it, if any, is in the outcome. */
-static int run_here(const task *t, bench_crew *crew, unsigned worker, bench_outcome *outcome)
+static bench_run begin_run(const task *t, const bench_allocator *allocator, const bench_device *seen)
 {
     const bench_options *options = t->options;
-    const bench_allocator *allocator;
-    device *d;
-    int code = device_open(&t->words, t->words.capacity_bytes, &d);
-    if (code != EXIT_FINE || (code = open_allocator(t, &allocator)) != EXIT_FINE)
-        return code;
-    device_order = device_operations(d).order;
-    bench_device seen = {.self = d, .stream_create = stream_create, .order = order, .inside_ns = device_get_panel(d)->inside_ns};
-    bench_run run = {.workload = t->workload, .allocator = allocator, .device = &seen, .trace = t->trace, .crew = crew, .worker = worker};
+    bench_run run = {.workload = t->workload, .allocator = allocator, .device = seen, .trace = t->trace};
     run.count = options->count != 0 ? options->count : t->workload->count;
     run.live = options->live != 0 && options->live < t->workload->live ? options->live : t->workload->live;
     run.rounds = options->rounds != 0 ? (unsigned)options->rounds : BENCH_ROUNDS;
     for (size_t i = 0; i < BENCH_FIGURES; i++)
         run.figures[i] = NAN;
+    return run;
+}
+
+/* Exit status; the reason for leaving the workload out, if any, is in the outcome. */
+static int run_on(const task *t, device *d, bench_crew *crew, unsigned worker, bench_outcome *outcome)
+{
+    const bench_allocator *allocator;
+    int code = open_allocator(t, &allocator);
+    if (code != EXIT_FINE)
+        return code;
+    device_order = device_operations(d).order;
+    bench_device seen = {.self = d, .stream_create = stream_create, .order = order, .inside_ns = device_get_panel(d)->inside_ns};
+    bench_run run = begin_run(t, allocator, &seen);
+    run.crew = crew;
+    run.worker = worker;
     snprintf(outcome->allocator, sizeof outcome->allocator, "%s", allocator->name);
     snprintf(outcome->about, sizeof outcome->about, "%s", allocator->about);
     const char *reason = bench_cannot(t->workload, allocator);
@@ -83,6 +90,17 @@ static int run_here(const task *t, bench_crew *crew, unsigned worker, bench_outc
         bench_latency_end(run.figures);
     memcpy(outcome->figures, run.figures, sizeof run.figures);
     return EXIT_FINE;
+}
+
+static int run_here(const task *t, bench_crew *crew, unsigned worker, bench_outcome *outcome)
+{
+    device *d;
+    int code = device_open(&t->words, t->words.capacity_bytes, &d);
+    if (code != EXIT_FINE)
+        return code;
+    code = run_on(t, d, crew, worker, outcome);
+    device_close(d);
+    return code;
 }
 
 /* ---- processes ------------------------------------------------------------------------------------------------------------------ */
