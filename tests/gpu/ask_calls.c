@@ -192,8 +192,9 @@ static void reset_device(void)
     MUST(cu.CtxSetCurrent(gpu_context));
     CUresult code = cu.MemFree(block);
     MUST(cu.MemAlloc(&again, 8 * MIB));
-    gpu_answer("memory after a reset", "its free gives %s; the next block is %s; %lld MiB more are free", gpu_code(code),
-               again == block ? "at the same address" : "elsewhere", (long long)(gpu_free_bytes() + 8 * MIB - before) >> 20);
+    gpu_answer("memory after a reset", "its free gives %s", gpu_code(code));
+    gpu_figure("what a reset gives back", (double)(gpu_free_bytes() + 8 * MIB - before) / (double)MIB, "MiB", "the next block is %s",
+               again == block ? "at the same address" : "elsewhere");
     MUST(cu.MemFree(again));
 }
 

@@ -16,6 +16,7 @@ pack_tree() {
         cp -R "$root/tools/gpu-check.sh" "$root/tools/gpu-check" "$top/tools" &&
         cp "$root"/tests/gpu/*.py "$top/tests/gpu" &&
         cp "$root"/bench/traces/*.gz "$top/bench/traces" &&
+        grep '^\(CMAKE_BUILD_TYPE\|CMPOOL_VALIDATE\|CMPOOL_SANITIZE\):' "$build/CMakeCache.txt" >"$top/build/CMakeCache.txt" &&
         cp "$build/bin/cudamempool" "$top/build/bin" &&
         cp -P "$build"/lib/*.so* "$top/build/lib" &&
         cp -R "$build/lib/cudamempool" "$top/build/lib" &&

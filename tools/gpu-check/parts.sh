@@ -37,8 +37,8 @@ part_preload() {
     else
         line "requests that the library served" failed "${served:-none}: the library was not in front of the driver"
     fi
-    "$checks/ask_calls" codes attributes >"$work/plain" || code=1
-    behind_preload "$checks/ask_calls" codes attributes >"$work/served" || code=1
+    "$checks/ask_calls" codes attributes destroyed_context reset_device >"$work/plain" || code=1
+    behind_preload "$checks/ask_calls" codes attributes destroyed_context reset_device >"$work/served" || code=1
     outcomes "$work/plain" >"$work/plain.outcomes"
     outcomes "$work/served" >"$work/served.outcomes"
     if cmp -s "$work/plain.outcomes" "$work/served.outcomes"; then

@@ -46,8 +46,18 @@ driver_version() {
     sed -n 's/^NVRM version:.*  \([0-9][0-9.]*\)  .*/\1/p' /proc/driver/nvidia/version 2>/dev/null | head -n 1
 }
 
+# Release, Debug, ..., and what makes it slower.
+build_kind() {
+    sed -n 's/^CMAKE_BUILD_TYPE:[A-Z]*=//p; s/^CMPOOL_VALIDATE:[A-Z]*=ON$/validators/p; s/^CMPOOL_SANITIZE:[A-Z]*=\(..*\)/\1/p' \
+        "$build/CMakeCache.txt" 2>/dev/null | tr '\n' ' ' | sed 's/ $//'
+}
+
 print_table() {
-    printf '\n%s, driver %s %s, %s\n\n' "$(fact GPU)" "$(driver_version)" "$(fact driver)" "$date"
+    printf '\n%s, driver %s %s, %s\n' "$(fact GPU)" "$(driver_version)" "$(fact driver)" "$date"
+    case $(build_kind) in
+    Release | RelWithDebInfo) printf '\n' ;;
+    *) printf 'FIGURES OF THE LIBRARY ARE THOSE OF A BUILD OF THIS KIND: %s\n\n' "$(build_kind)" ;;
+    esac
     while read -r name verdict seconds limit why; do
         [ "$verdict" != failed ] || verdict=FAILED
         printf '%-12s %-8s %4s s   %s\n' "$name" "$verdict" "$seconds" "$why"
@@ -78,9 +88,9 @@ print_table() {
 }
 
 write_json() {
-    printf '{"date":"%s","device":"%s","gpu":"%s","driver":"%s","driver_version":"%s","machine":"%s","command":"%s","budget_seconds":%s,\n' \
+    printf '{"date":"%s","device":"%s","gpu":"%s","driver":"%s","driver_version":"%s","machine":"%s","command":"%s","budget_seconds":%s,"version":"%s",\n"build":"%s",' \
         "$date" "$device" "$(fact GPU)" "$(fact driver)" "$(driver_version)" "$(uname -srm | tr -d '"\\')" \
-        "$(printf '%s' "$command" | tr -d '"\\')" "$budget"
+        "$(printf '%s' "$command" | tr -d '"\\')" "$budget" "$("$build/bin/cudamempool" --version 2>/dev/null)" "$(build_kind)"
     printf '"passed":%s,"failed":%s,"skipped":%s,"parts":[' "$(count passed)" "$(count failed)" "$(count skipped)"
     comma=''
     while read -r name verdict seconds limit why; do
