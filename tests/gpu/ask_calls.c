@@ -138,6 +138,18 @@ static void ipc_attribute(void)
     MUST(cu.MemFree(block));
 }
 
+/* Others on the device may disturb it. */
+static void free_memory(void)
+{
+    CUdeviceptr block;
+    size_t before = gpu_free_bytes();
+    MUST(cu.MemAlloc(&block, 64 * MIB));
+    size_t during = gpu_free_bytes();
+    MUST(cu.MemFree(block));
+    gpu_answer("free memory while 64 MiB are taken", "%lld MiB less, %lld MiB less afterwards", (long long)(before - during) >> 20,
+               (long long)(before - gpu_free_bytes()) >> 20);
+}
+
 /* ---- what a free waits for --------------------------------------------------------------------------------------------------------------
  */
 
@@ -204,6 +216,7 @@ static const gpu_case cases[] = {
     {"alignment", alignment, false},
     {"attributes", attributes, false},
     {"ipc_attribute", ipc_attribute, false},
+    {"free_memory", free_memory, false},
     {"waits_of_frees", waits_of_frees, false},
     {"destroyed_context", destroyed_context, false},
     {"reset_device", reset_device, false},

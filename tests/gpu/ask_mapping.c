@@ -23,6 +23,35 @@ static void tell_cost(const char *what, const char *when, size_t count)
     gpu_figure(name, us / (double)count, "us", "each of %zu", count);
 }
 
+/* ---- what one call may span -------------------------------------------------------------------------------------------------------------
+ */
+
+/* Pages mapped next to each other, one call each: the library allows and unmaps them in runs, and single ones among neighbours. */
+static void ranges(void)
+{
+    enum { PAGES = 8 };
+    CUdeviceptr base;
+    MUST(cu.MemAddressReserve(&base, PAGES * PAGE, 0, 0, 0));
+    for (unsigned i = 0; i < PAGES; i++)
+        MUST(page_create(&page[i]));
+    MUST(pages_map(base, page, PAGES)); /* allows all in one call */
+    CUresult again = page_allow(base + 2 * PAGE, PAGE), middle = cu.MemUnmap(base + 2 * PAGE, PAGE);
+    CUresult hole = cu.MemUnmap(base, PAGES * PAGE), back = cu.MemMap(base + 2 * PAGE, PAGE, 0, page[2], 0);
+    CUresult mixed = page_allow(base, PAGES * PAGE), part = cu.MemUnmap(base + PAGE, 3 * PAGE),
+             rest = cu.MemUnmap(base + 4 * PAGE, 4 * PAGE);
+    MUST(cu.MemUnmap(base, PAGE));
+    gpu_answer("one page among mapped neighbours", "allow %s, unmap %s, map %s", gpu_code(again), gpu_code(middle), gpu_code(back));
+    gpu_answer("a run of pages in one call",
+               "unmap of 3 among others %s, of 4 at the end %s; allow, some being allowed, %s; unmap of more than is mapped %s",
+               gpu_code(part), gpu_code(rest), gpu_code(mixed), gpu_code(hole));
+    EXPECT(again == CUDA_SUCCESS && middle == CUDA_SUCCESS && back == CUDA_SUCCESS && mixed == CUDA_SUCCESS && part == CUDA_SUCCESS &&
+               rest == CUDA_SUCCESS,
+           "the library makes such calls");
+    for (unsigned i = 0; i < PAGES; i++)
+        MUST(cu.MemRelease(page[i]));
+    MUST(cu.MemAddressFree(base, PAGES * PAGE));
+}
+
 /* ---- load ------------------------------------------------------------------------------------------------------------------------------
  */
 
@@ -258,6 +287,7 @@ static void many_mappings(void)
 }
 
 static const gpu_case cases[] = {
+    {"ranges", ranges, false},
     {"idle", idle, false},
     {"under_load", under_load, false},
     {"beside_a_kernel", beside_a_kernel, false},

@@ -111,8 +111,10 @@ void gpu_gate_open(int gate);
  * device a wait of the host opens gates, and this is never told. */
 bool gpu_gate_gave_up(int gate);
 
-/* Two kernels of which the second may start before the first has written: see dependent.ptx. False where the device has no such launches.
+/*
+ * Fills one address late and compares the other by a kernel that may start before the first has written, and that waits for it there or, to
+ * show that it did start, does not (dependent.ptx). False where the device has no such launches.
  */
-bool gpu_dependent_launch(CUstream stream, const void *to, const void *from, size_t bytes, uint32_t seed);
+bool gpu_dependent_launch(CUstream stream, const void *to, const void *from, size_t bytes, uint32_t seed, bool waits);
 
 #endif

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 typedef struct allocator {
     const char *name;
@@ -105,6 +106,52 @@ static void pair_with(const allocator *of)
 }
 
 static void pair(void) { each_allocator(pair_with); }
+
+/* ---- single calls -----------------------------------------------------------------------------------------------------------------------
+ */
+
+static int by_value(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* Each call timed, both kinds together. What the clock itself costs is told and not taken off. */
+static void latency_with(const allocator *of)
+{
+    CUstream stream = gpu_stream();
+    char name[80];
+    unsigned count = (gpu_simulated ? 2000 : 1000000) / of->slower + 100;
+    float *ns = calloc(2 * (size_t)count, sizeof *ns), timer = 1e9f;
+    EXPECT(ns, "no host memory");
+    bool fine = pairs(of, stream, 4096, 100) >= 0;
+    for (unsigned i = 0; i < count && fine; i++) {
+        void *block;
+        double start = gpu_now_us();
+        fine = of->take(&block, 4096, stream) == 0;
+        double middle = gpu_now_us();
+        fine = fine && of->give(block, stream) == 0;
+        ns[2 * i] = (float)((middle - start) * 1e3);
+        ns[2 * i + 1] = (float)((gpu_now_us() - middle) * 1e3);
+    }
+    for (unsigned i = 0; i < 1000; i++) {
+        double start = gpu_now_us();
+        float cost = (float)((gpu_now_us() - start) * 1e3);
+        timer = cost < timer ? cost : timer;
+    }
+    size_t calls = 2 * (size_t)count;
+    qsort(ns, calls, sizeof *ns, by_value);
+    snprintf(name, sizeof name, "99.9 %% of calls for 4096 bytes: %s", of->name);
+    if (fine)
+        gpu_figure(name, (double)ns[calls * 999 / 1000], "ns",
+                   "at most; half of them %.0f, 99 %% %.0f, the worst of %zu %.0f; the clock takes %.0f", (double)ns[calls / 2],
+                   (double)ns[calls * 99 / 100], calls, (double)ns[calls - 1], (double)timer);
+    else
+        gpu_fail("%s refuses", of->name);
+    free(ns);
+}
+
+static void latency(void) { each_allocator(latency_with); }
 
 /* ---- mix --------------------------------------------------------------------------------------------------------------------------------
  */
@@ -213,6 +260,7 @@ static void threads(void) { each_allocator(threads_with); }
 
 static const gpu_case cases[] = {
     {"pair", pair, false},
+    {"latency", latency, false},
     {"mix", mix, false},
     {"threads", threads, false},
 };
