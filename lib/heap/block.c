@@ -5,6 +5,9 @@
  */
 #include "heap/internal.h"
 
+#include <stddef.h>
+#include <string.h>
+
 void cmi_heap_init(cmi_heap *heap, const cmi_heap_source *source)
 {
     *heap = (cmi_heap){.source = *source, .page_shift = cmi_log2_floor(source->page_bytes)};
@@ -82,6 +85,13 @@ bool cmi_heap_earmark(cmi_heap *heap, uint32_t count)
     return true;
 }
 
+/* All of a record but its lease, which others may look at without the lock at any time, and which ends with LIVE. */
+static void clear(cmi_block *block)
+{
+    memset(block, 0, offsetof(cmi_block, lease));
+    block->stamp = CMI_HEAP_NO_STAMP;
+}
+
 cmi_block_id cmi_block_new(cmi_heap *heap)
 {
     cmi_block_id id = heap->unused_block;
@@ -89,14 +99,15 @@ cmi_block_id cmi_block_new(cmi_heap *heap)
     heap->unused_block = block->next;
     heap->unused_count--;
     heap->block_count++;
-    *block = (cmi_block){.stamp = CMI_HEAP_NO_STAMP};
+    clear(block);
     return id;
 }
 
 void cmi_block_retire(cmi_heap *heap, cmi_block_id id)
 {
     cmi_block *block = cmi_heap_block(heap, id);
-    *block = (cmi_block){.next = heap->unused_block, .stamp = CMI_HEAP_NO_STAMP};
+    clear(block);
+    block->next = heap->unused_block;
     heap->unused_block = id;
     heap->unused_count++;
     heap->block_count--;
@@ -109,7 +120,7 @@ cmi_block_id cmi_block_split(cmi_heap *heap, cmi_block_id id, uint64_t at)
     heap->changes++;
     cmi_block_id new_id = cmi_block_new(heap);
     cmi_block *low = cmi_heap_block(heap, id), *high = cmi_heap_block(heap, new_id);
-    *high = *low;
+    memcpy(high, low, offsetof(cmi_block, lease));
     high->offset = at;
     high->bytes = low->offset + low->bytes - at;
     low->bytes = at - low->offset;
@@ -196,6 +207,9 @@ static void set_kind(cmi_heap *heap, cmi_block_id id, cmi_block_kind kind)
     cmi_block *block = cmi_heap_block(heap, id);
     if (block->kind == CMI_BLOCK_LIVE) {
         heap->binsets[block->binset]->live_blocks--;
+        if (!CMI_MUTATION(LEASE_OUTLIVES_FREE)) {
+            cmi_heap_end_lease(block);
+        }
     }
     block->kind = (uint8_t)kind;
     block->binset = CMI_NO_BINSET;

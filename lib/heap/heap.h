@@ -35,16 +35,23 @@ typedef enum cmi_block_kind {
 /* 64 bytes, in chunked arrays addressed by number, so that a snapshot copies chunks. */
 typedef struct cmi_block {
     uint64_t offset, bytes;
-    cmi_block_id prev, next;  /* neighbours by address within the range */
-    cmi_block_id left, right; /* FREE: tree of its bin; SLAB: tree of the slabs with room */
-    uint32_t binset;          /* FREE: its bin set; LIVE, SLAB: the bin set its first owner asked with */
-    uint32_t slab;            /* SLAB: number of the slab; else 0 */
-    uint64_t ticket;          /* FREE: youngest ticket in it; LIVE: time of allocation, ns */
-    uint32_t stamp;           /* FREE in a mixed bin set: its stamp; LIVE: recorded uses; else CMI_HEAP_NO_STAMP */
-    uint32_t tag, stack;      /* LIVE: as the caller says */
-    uint16_t slack;           /* LIVE: bytes beyond what was asked for, below CMI_UNIT */
-    uint8_t kind;             /* cmi_block_kind */
+    cmi_block_id prev, next; /* neighbours by address within the range */
+    union {
+        struct {
+            cmi_block_id left, right; /* FREE: tree of its bin; SLAB: tree of the slabs with room */
+        };
+        struct {
+            uint32_t tag, stack; /* LIVE: as the caller says */
+        };
+    };
+    uint32_t binset; /* FREE: its bin set; LIVE, SLAB: the bin set its first owner asked with */
+    uint32_t slab;   /* SLAB: number of the slab; else 0 */
+    uint64_t ticket; /* FREE: youngest ticket in it; LIVE: time of allocation, ns */
+    uint32_t stamp;  /* FREE in a mixed bin set: its stamp; LIVE: recorded uses; else CMI_HEAP_NO_STAMP */
+    uint16_t slack;  /* LIVE: bytes beyond what was asked for, below CMI_UNIT */
+    uint8_t kind;    /* cmi_block_kind */
     uint8_t spare;
+    _Atomic uint32_t lease; /* LIVE: may be freed without the lock by who knows the number, plus 1: that has happened; else 0 */
 } cmi_block;
 
 _Static_assert(sizeof(cmi_block) == 64, "a block record is one cache line");
@@ -253,6 +260,15 @@ void cmi_heap_make_live(cmi_heap *heap, cmi_block_id block, uint32_t binset, uin
 void cmi_heap_grow_live(cmi_heap *heap, cmi_block_id block, cmi_block_id behind);
 cmi_block_id cmi_heap_shrink_live(cmi_heap *heap, cmi_block_id block, uint64_t bytes);
 /* A LIVE block counts as asked for with another bin set from now on. */
+/* A LIVE block is not to be freed without the lock any more. */
+static inline void cmi_heap_end_lease(cmi_block *block)
+{
+    if (atomic_load_explicit(&block->lease, memory_order_relaxed)) {
+        atomic_store_explicit(&block->lease, 0, memory_order_relaxed);
+    }
+}
+/* Freed without the lock, and LIVE only until it is handed out again or put back. */
+static inline bool cmi_heap_is_held(const cmi_block *block) { return (atomic_load_explicit(&block->lease, memory_order_relaxed) & 1) != 0; }
 void cmi_heap_change_set(cmi_heap *heap, cmi_block_id block, uint32_t binset);
 /*
  * A BUSY or LIVE block becomes FREE in a bin set and is joined with neighbours where their stamps join: same bin set, or one of

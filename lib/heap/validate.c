@@ -17,6 +17,9 @@ static const char *check_links(const cmi_heap *heap, const cmi_space *space, cmi
     if (!block->bytes || block->bytes % CMI_UNIT || block->offset % CMI_UNIT || block->bytes > space->base + space->bytes - at) {
         return "block of a bad length";
     }
+    if (block->kind != CMI_BLOCK_LIVE && block->lease) {
+        return "lease of a block that is not live";
+    }
     bool whole_pages = block->kind == CMI_BLOCK_HOLE || block->kind == CMI_BLOCK_STALE;
     if (whole_pages && (block->offset % page || block->bytes % page)) {
         return "hole or stale block that is not whole pages";

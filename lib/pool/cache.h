@@ -3,6 +3,8 @@
  * that another thread writes. A cache belongs to one thread and one owner; it has a lane for each stream, and a lane a stack of slots for
  * each class. Only slots of the lane's own stream are in it, so handing one out needs no order.
  *
+ * Large blocks that come and go with one size are held beside them (lease.c): cached memory too, for all that is said here.
+ *
  * A cache is its owner's while that is inside its latch, and may be used under the device lock by its owner, or by anybody once the latch
  * is shut. What is cached counts as taken in the pool's figures until it is drained, and is free to everybody who asks: whoever is short,
  * trims, retires a stream, reads figures or ends a pool drains first.
@@ -31,18 +33,19 @@ typedef struct cmi_lane {
     CUstream stream;
     CUcontext context;
     int device;
-    uint32_t binset; /* of (owner, stream, small); 0: ended */
-    uint32_t number; /* of the stream */
+    uint32_t binset, large_binset; /* of (owner, stream); 0: ended */
+    uint32_t number;               /* of the stream */
     struct cmi_cache *cache;
     struct cmi_lane *next; /* of the cache */
     cmi_cache_bin bins[CMI_CLASS_COUNT];
+    struct cmi_leases *leases; /* of large blocks; NULL until one was handed out, or host memory is short */
 } cmi_lane;
 
 typedef struct cmi_cache {
     cmi_latch latch;
-    _Atomic uint64_t bytes, least_bytes; /* in cached slots, and the least since the peaks were noted; written by the owner */
-    uint64_t limit;
-    uint64_t allocations, frees; /* without the lock, since the last drain */
+    _Atomic uint64_t bytes, least_bytes; /* in slots and held blocks, and the least since the peaks were noted; written by the owner */
+    uint64_t limit;                      /* of those: what is held, and as much as the option allows in slots */
+    uint64_t allocations, frees;         /* without the lock, since the last drain */
     cmi_device *device;
     _Atomic(cmi_pool *) pool; /* NULL: the owner, or all of the pool, has ended */
     uint32_t owner;
@@ -56,7 +59,7 @@ typedef struct cmi_cache {
 /* ---- without the lock: called by api ------------------------------------------------------------ */
 
 /*
- * handle and stream as the call has them; context and device: of a default stream, else NULL and -1. malloc: the address of a cached slot,
+ * handle and stream as the call has them; context and device: of a default stream, else NULL and -1. malloc: the address of cached memory,
  * or 0; free: whether the block is in the cache now. Otherwise the request is one for the lock.
  */
 uint64_t cmi_cache_malloc(uint64_t handle, CUstream stream, CUcontext context, int device, uint64_t bytes);
@@ -71,6 +74,13 @@ bool cmi_cache_free(uint64_t handle, CUstream stream, CUcontext context, int dev
  */
 void cmi_cache_after_malloc(cmi_pool *pool, const cmi_ask *ask, uint32_t binset, unsigned class_index);
 void cmi_cache_after_free(cmi_pool *pool, const cmi_ask *ask, const cmi_slab *slab);
+
+/*
+ * A large block was handed out: its thread may free it without the lock from now on, where it has a lane. And: a large request is not to be
+ * served by what its thread holds, so that goes back to the bins first.
+ */
+void cmi_lease_grant(cmi_pool *pool, const cmi_ask *ask, cmi_block_id block);
+void cmi_lease_put_back_mine(cmi_pool *pool);
 
 /* Everything cached goes back to its slabs, and the figures say what is so. Empty slabs are kept until they are flushed. */
 void cmi_cache_drain(cmi_pool *pool);

@@ -23,6 +23,9 @@ static void set_uses(cmi_pool *pool, const cmi_place *place, uint32_t stamp)
         place->slab->uses[place->slot] = stamp;
     } else {
         cmi_heap_block(&pool->heap, place->block)->stamp = stamp;
+        if (!CMI_MUTATION(LEASE_OUTLIVES_USE)) {
+            cmi_heap_end_lease(cmi_heap_block(&pool->heap, place->block));
+        }
     }
 }
 

@@ -43,6 +43,7 @@ static cmpool_status malloc_large(cmi_pool *pool, cmi_ask *ask, uint64_t *addres
     if (!own) {
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }
+    cmi_lease_put_back_mine(pool);
     cmi_block_id id = best_of_two(heap, own, pool->owners[ask->owner].done[0], ask->bytes, ask->align);
     if (id) {
         id = take_aligned(heap, id, ask->bytes, ask->align);
@@ -54,6 +55,7 @@ static cmpool_status malloc_large(cmi_pool *pool, cmi_ask *ask, uint64_t *addres
         own = cmi_owner_binset(pool, ask->owner, ask->stream, 0); /* the handle may have turned out to be another stream */
     }
     cmi_pool_hand_out(pool, ask, id, own, address);
+    cmi_lease_grant(pool, ask, id);
     return CMPOOL_OK;
 }
 
@@ -135,6 +137,7 @@ static cmpool_status malloc_small(cmi_pool *pool, cmi_ask *ask, uint64_t *addres
     uint64_t bytes = cmi_class_bytes(class_index);
     if (!cmi_heap_slot_alloc(heap, own_small, class_index, address)) {
         const cmi_owner *owner = &pool->owners[ask->owner];
+        cmi_lease_put_back_mine(pool);
         cmi_block_id id = best_of_two(heap, own_small, owner->done[1], cmi_class_slab_bytes(class_index), CMI_SLAB_UNIT);
         id = id ? take_slab(heap, id, cmi_class_slab_bytes(class_index)) : 0;
         if (!id && (id = sub_page_hole(pool, ask, own, owner->done[0])) != 0) {

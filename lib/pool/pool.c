@@ -154,6 +154,9 @@ cmpool_status cmi_pool_place(const cmi_pool *pool, uint64_t address, cmi_place *
     *place = (cmi_place){.block = id, .base = block->offset, .bytes = block->bytes, .requested = block->bytes - block->slack};
     if (block->kind == CMI_BLOCK_LIVE) {
         place->owner = cmi_heap_binset(heap, block->binset)->owner;
+        if (cmi_heap_is_held(block)) {
+            return CMPOOL_ERR_ALREADY_FREED;
+        }
         return address == block->offset ? CMPOOL_OK : CMPOOL_ERR_INTERIOR_POINTER;
     }
     if (block->kind != CMI_BLOCK_SLAB) {

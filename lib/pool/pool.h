@@ -127,6 +127,7 @@ typedef struct cmi_device {
     uint64_t witness_id;
     bool lost; /* the primary context is gone; asked again at each request */
     uint64_t unretired_streams;
+    uint32_t leases;      /* the next number for one, see lease.c */
     uint32_t caches_shut; /* threads that keep everybody out of the thread caches */
 
     cmi_tracer *tracer; /* NULL: no trace is recorded; once there it stays */

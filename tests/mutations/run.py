@@ -24,7 +24,7 @@ SHORT = ["WAIT_SKIPPED", "UNMAP_TOO_EARLY", "SIBLINGS_NOT_ASKED"]
 OPERATIONS = {"short": 40000, "long": 400000}
 SECONDS_OF_A_TEST = {"short": 30, "long": 200}
 # Test programs that go through pool_fixture.h, which keeps them to one order; the most telling ones first.
-UNIT_TESTS = ["test_pool_cache", "test_pool_streams", "test_pool_capture", "test_pool_capture_room", "test_pool_churn", "test_pool_limits", "test_pool_faults"]
+UNIT_TESTS = ["test_pool_cache", "test_pool_lease", "test_pool_streams", "test_pool_capture", "test_pool_capture_room", "test_pool_churn", "test_pool_limits", "test_pool_faults"]
 
 
 def read_mutations():
