@@ -201,7 +201,7 @@ cmpool_t cmi_registry_next_idle(uint32_t *next)
     cmi_lock_acquire(&registry_lock);
     while (!handle && ++*next < record_count) {
         const record *at = record_at(*next);
-        handle = atomic_load(&at->handle);
+        handle = at ? atomic_load(&at->handle) : 0;
         if (handle && has_calls_inside(atomic_load(&at->device))) {
             handle = 0;
         }

@@ -50,7 +50,7 @@ static cmi_block_id at_least(const cmi_heap *heap, const cmi_binset *set, uint64
 {
     unsigned row, column;
     cmi_bin_position(bytes, &row, &column);
-    if (row >= CMI_BIN_ROWS) {
+    if (row >= CMI_BIN_ROWS || !(set->row_map >> row)) {
         return 0;
     }
     cmi_block_id found = cmi_tree_at_least(heap, set->root[row][column], bytes, offset);

@@ -291,7 +291,18 @@ static inline cmi_block_id cmi_heap_first_block(const cmi_heap *heap, uint32_t s
  * Walk over the FREE blocks and HOLEs of space i only: the first one at or behind a block (0: none), then on from its ->next. Pages in
  * which none starts are stepped over, so the walk does not grow with the blocks that are handed out.
  */
-cmi_block_id cmi_heap_next_idle(const cmi_heap *heap, uint32_t space, cmi_block_id from);
+cmi_block_id cmi_heap_next_idle_page(const cmi_heap *heap, uint32_t space, cmi_block_id from);
+static inline cmi_block_id cmi_heap_next_idle(const cmi_heap *heap, uint32_t space, cmi_block_id id)
+{
+    for (unsigned i = 0; i < 8; i++) { /* most often it is near */
+        const cmi_block *block = id ? cmi_heap_block(heap, id) : NULL;
+        if (!block || block->kind == CMI_BLOCK_FREE || block->kind == CMI_BLOCK_HOLE) {
+            return id;
+        }
+        id = block->next;
+    }
+    return cmi_heap_next_idle_page(heap, space, id);
+}
 
 /* ---- slab entries ------------------------------------------------------------------------------- */
 

@@ -78,7 +78,7 @@ static cmi_block_id first_of_idle_page(const cmi_space *space, uint32_t page)
     return bits ? space->start[word * 64 + cmi_lowest_bit(bits)] : 0;
 }
 
-cmi_block_id cmi_heap_next_idle(const cmi_heap *heap, uint32_t number, cmi_block_id id)
+cmi_block_id cmi_heap_next_idle_page(const cmi_heap *heap, uint32_t number, cmi_block_id id)
 {
     const cmi_space *space = &heap->spaces[number];
     while (id) {

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static const uint64_t CLASS_BYTES = UINT64_C(256) << 10; /* of one class in one lane, where that is at least two slots */
+static const uint64_t CLASS_BYTES = UINT64_C(1) << 20; /* of one class in one lane, where that is at least two slots */
 
 /* ---- the fast paths, without the lock ----------------------------------------------------------- */
 

@@ -86,7 +86,9 @@ typedef struct cmi_lease {
 } cmi_lease;
 
 typedef struct cmi_leases {
-    uint64_t held;                     /* bit by place: freed, and here for the next request */
+    uint64_t held; /* bit by place: freed, and here for the next request */
+    uint8_t held_count;
+    uint8_t luck, passed_over; /* how often what was held served of late; at 0 few blocks are leased: how many were not since the last */
     uint8_t held_by_bytes[CMI_LEASES]; /* by hash: place of the one held last, plus 1 */
     cmi_lease places[CMI_LEASES];      /* by hash of the address */
 } cmi_leases;

@@ -2,14 +2,15 @@
  * Leases: large blocks that their thread may free and ask for again without the lock, in constant time. A lane keeps in mind the large
  * blocks that were handed out through it last; when its thread frees one, the block stays LIVE in the heap and is *held* for the next
  * request of the same size. The first request that is served otherwise puts all held blocks back before it looks, so placement is what it
- * would be without leases, except where the very size comes again.
+ * would be without leases, except where the very size comes again. Where sizes hardly ever come again, few blocks are leased: it would cost
+ * more than it gives.
  *
  * Owns the leases in the lanes, guarded as the cache is. The word `lease` of the block's record says whose it is and whether it is held:
  * whoever frees the block otherwise, or notes a use of it, ends the lease by that word. Called by cache.c, malloc and free.
  */
 #include "pool/lane.h"
 
-enum { HELD = 1, HELD_MOST = 16 };
+enum { HELD = 1, HELD_MOST = 16, MOST_LUCK = 32, ONE_IN = 16 };
 
 static inline unsigned place_of_address(uint64_t address)
 {
@@ -42,6 +43,8 @@ uint64_t cmi_lease_take(cmi_lane *lane, uint64_t requested)
     cmi_lease *lease = &all->places[place];
     *link = lease->next;
     all->held &= ~bit(place);
+    all->held_count--;
+    all->luck += all->luck < MOST_LUCK ? 2 : 0;
     atomic_store_explicit(&lease->block->lease, lease->number, memory_order_relaxed);
     lane->cache->limit -= bytes_of(lease);
     cmi_cache_note_out(lane->cache, bytes_of(lease));
@@ -51,7 +54,7 @@ uint64_t cmi_lease_take(cmi_lane *lane, uint64_t requested)
 bool cmi_lease_hold(cmi_lane *lane, uint64_t address)
 {
     cmi_leases *all = lane->leases;
-    if (!all || !address || __builtin_popcountll(all->held) == HELD_MOST) {
+    if (!all || !address || all->held_count == HELD_MOST) {
         return false;
     }
     unsigned place = place_of_address(address);
@@ -65,6 +68,7 @@ bool cmi_lease_hold(cmi_lane *lane, uint64_t address)
     lease->next = *first;
     *first = (uint8_t)(place + 1);
     all->held |= bit(place);
+    all->held_count++;
     cmi_cache *cache = lane->cache;
     cache->limit += bytes_of(lease); /* which is for slots */
     cmi_cache_set_bytes(cache, cmi_cache_bytes_in(cache) + bytes_of(lease));
@@ -81,16 +85,17 @@ void cmi_lease_grant(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id)
     if (!lane || block->binset != lane->large_binset || block->bytes != cmi_round_up(ask->requested, CMI_UNIT)) {
         return;
     }
-    if (!lane->leases) {
-        lane->leases = cmi_meta_alloc(sizeof *lane->leases);
+    if (!lane->leases && (lane->leases = cmi_meta_alloc(sizeof *lane->leases)) != NULL) {
+        lane->leases->luck = MOST_LUCK;
     }
+    cmi_leases *all = lane->leases;
     unsigned place = place_of_address(block->offset);
-    if (!lane->leases || (lane->leases->held & bit(place))) {
+    if (!all || (all->held & bit(place)) || (!all->luck && ++all->passed_over % ONE_IN)) {
         return;
     }
     uint32_t number = pool->device->leases ? pool->device->leases : 2;
     pool->device->leases = number + 2;
-    lane->leases->places[place] = (cmi_lease){block->offset, ask->requested, block, id, number, 0};
+    all->places[place] = (cmi_lease){block->offset, ask->requested, block, id, number, 0};
     atomic_store_explicit(&block->lease, number, memory_order_relaxed);
 }
 
@@ -103,6 +108,8 @@ void cmi_lease_put_back(cmi_pool *pool, cmi_lane *lane)
         uint64_t bytes = bytes_of(lease), requested = lease->requested;
         all->held_by_bytes[place_of_bytes(requested)] = 0; /* its whole chain goes */
         all->held &= ~bit(place);
+        all->held_count--;
+        all->luck -= all->luck > 0;
         lane->cache->limit -= bytes;
         cmi_heap_make_free(&pool->heap, lease->id, lane->large_binset, pool->device->ticket, CMI_HEAP_NO_STAMP);
         *lease = (cmi_lease){0};
@@ -114,8 +121,9 @@ void cmi_lease_put_back(cmi_pool *pool, cmi_lane *lane)
 void cmi_lease_put_back_mine(cmi_pool *pool)
 {
     for (cmi_cache *cache = cmi_thread_mine->caches; cache; cache = cache->next_of_thread) {
-        if (atomic_load_explicit(&cache->pool, memory_order_relaxed) == pool) {
-            for (cmi_lane *lane = cache->lanes; lane; lane = lane->next) {
+        for (cmi_lane *lane = cache->lanes; lane && atomic_load_explicit(&cache->pool, memory_order_relaxed) == pool; lane = lane->next) {
+            if (lane->leases && lane->leases->held) {
+                cmi_cache_note_peaks(pool, cache->owner);
                 cmi_lease_put_back(pool, lane);
             }
         }

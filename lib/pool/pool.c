@@ -188,7 +188,9 @@ void cmi_pool_live_changed(cmi_pool *pool, uint32_t number, int64_t bytes, int64
     if (bytes > 0) {
         counters->allocations++;
         owner->allocations++;
-        cmi_cache_note_peaks(pool, number);
+        if (counters->live_bytes > counters->peak_live_bytes || owner->live_bytes > owner->peak_live_bytes) {
+            cmi_cache_note_peaks(pool, number);
+        }
     } else {
         counters->frees++;
         owner->frees++;
