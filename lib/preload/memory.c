@@ -65,7 +65,7 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, const void *caller)
                                                               : cmpool_malloc_unordered(pool, &memory, bytes);
     }
     if (status != CMPOOL_OK) {
-        return cmi_preload_answer(status);
+        return cmi_preload_waited_for_resume(status) ? allocate(address, bytes, caller) : cmi_preload_answer(status);
     }
     block.address = (uint64_t)(uintptr_t)memory;
     return cmi_preload_hand_out(pool, &block, address);

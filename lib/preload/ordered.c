@@ -77,7 +77,8 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, CUmemoryPool from, 
         status = cmpool_malloc(pool, &memory, bytes, per_thread && !stream ? PER_THREAD : stream);
     }
     if (status != CMPOOL_OK) {
-        return cmi_preload_answer(status);
+        return cmi_preload_waited_for_resume(status) ? allocate(address, bytes, from, stream, per_thread, caller)
+                                                     : cmi_preload_answer(status);
     }
     block.address = (uint64_t)(uintptr_t)memory;
     return cmi_preload_hand_out(pool, &block, address);

@@ -46,6 +46,7 @@ cmpool_status cmi_preload_make_pool(int device, cmpool_t *pool)
         cmpool_t none = 0;
         if (atomic_compare_exchange_strong(&cmi_preload_pools[device], &none, *pool)) {
             cmi_preload_contexts_tell(device);
+            cmi_preload_control_open();
         } else { /* another thread was faster */
             (void)cmpool_destroy(*pool);
             *pool = none;

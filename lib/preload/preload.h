@@ -120,12 +120,19 @@ extern __thread unsigned cmi_preload_depth __attribute__((tls_model("initial-exe
 extern _Atomic bool cmi_preload_ready;
 PRELOAD_SELDOM bool cmi_preload_prepare(void);
 
+/* The state of the control file, 0 where nothing was asked for; and what to do then (control.c). */
+extern _Atomic(const _Atomic uint32_t *) cmi_preload_request;
+PRELOAD_SELDOM void cmi_preload_obey(void);
+
 /* false: the call goes to the driver as it is, because there is none yet, the process is a fork's child, or the thread is inside the
  * library already. Otherwise cmi_preload_leave must follow. */
 static inline bool cmi_preload_enter(void)
 {
     if (cmi_preload_depth || (!atomic_load_explicit(&cmi_preload_ready, memory_order_acquire) && !cmi_preload_prepare())) {
         return false;
+    }
+    if (atomic_load_explicit(atomic_load_explicit(&cmi_preload_request, memory_order_relaxed), memory_order_relaxed)) {
+        cmi_preload_obey();
     }
     cmi_preload_depth++;
     return true;
@@ -150,6 +157,8 @@ static inline preload_free_sync cmi_preload_free_sync(void)
 bool cmi_preload_async_from_pool(void);
 /* The option pinned: whether pinned host memory is the pool's to serve. */
 bool cmi_preload_pinned_from_pool(void);
+/* The option control: whether there is to be a control file. */
+bool cmi_preload_control_is_asked_for(void);
 /* The value of the last setting with the key in CUDAMEMPOOL_CONF, not terminated; NULL: there is none. */
 const char *cmi_preload_setting(const char *key, size_t *length);
 /* The pool's answer in the driver's words. A refusal is kept for the report. */
@@ -170,6 +179,14 @@ preload_caller cmi_preload_caller(const void *caller, size_t bytes);
 void cmi_preload_report_refusal(const cmpool_error *error);
 /* The pool of a device is about to be destroyed: its figures are kept. */
 void cmi_preload_report_ended(int device, cmpool_t pool);
+
+/* ---- requests from outside (control.c) ---------------------------------------------------------------------------------------------- */
+
+/* Make the file if the option control asks for it, once; take it away at the end of the process. */
+void cmi_preload_control_open(void);
+void cmi_preload_control_close(void);
+/* true: a request met a pause that came while it was on its way, the pool has been resumed by now, and it is to be made again. */
+bool cmi_preload_waited_for_resume(cmpool_status status);
 
 /* ---- live blocks (blocks.c)
  * ---------------------------------------------------------------------------------------------------------------- */

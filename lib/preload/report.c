@@ -237,6 +237,7 @@ static void say_summary(void)
 
 __attribute__((destructor)) static void report(void)
 {
+    cmi_preload_control_close(); /* a process that is paused can end */
     size_t length = 0;
     const char *path = getenv("CUDAMEMPOOL_REPORT"), *verbose = cmi_preload_setting("verbose", &length);
     bool to_file = path && path[0], in_words = verbose && length == 1 && verbose[0] >= '1' && verbose[0] <= '3';

@@ -134,11 +134,15 @@ preload_free_sync cmi_preload_read_free_sync(void)
     return (preload_free_sync)answer;
 }
 
+#define FLAG_WORDS "false|true|off|on|0|1"
+
 bool cmi_preload_pinned_from_pool(void)
 {
     static _Atomic int known;
-    return choice(&known, "pinned", "false|true|off|on|0|1") % 2 == 1;
+    return choice(&known, "pinned", FLAG_WORDS) % 2 == 1;
 }
+
+bool cmi_preload_control_is_asked_for(void) { return read_choice("control", FLAG_WORDS) % 2 == 1; }
 
 bool cmi_preload_async_from_pool(void)
 {
