@@ -406,6 +406,19 @@ cmpool_status cmi_registry_destroy(cmpool_t handle)
     return status;
 }
 
+/* A capture bars calls on every device. */
+static void prepare_for_capture(void)
+{
+    for (int i = 0; i < CMI_MAX_DEVICES; i++) {
+        cmi_device *device = cmi_registry_device(i);
+        if (device) {
+            cmi_lock_acquire(&device->lock);
+            cmi_capture_prepare(device);
+            cmi_lock_release(&device->lock);
+        }
+    }
+}
+
 cmpool_status cmi_registry_begin_capture(cmpool_t set)
 {
     cmi_lock_acquire(&registry_lock);
@@ -413,13 +426,14 @@ cmpool_status cmi_registry_begin_capture(cmpool_t set)
     cmpool_status status = set ? cmi_registry_enter(set, &entry) : cmi_registry_usable();
     if (status == CMPOOL_OK && set) {
         if (entry.pool->owners[entry.owner].kind == CMI_OWNER_CAPTURE) {
-            cmi_capture_prepare(entry.pool, entry.owner);
+            entry.pool->owners[entry.owner].captures++;
         } else {
             status = CMPOOL_ERR_UNSUPPORTED;
         }
         cmi_registry_leave(&entry);
     }
     if (status == CMPOOL_OK) {
+        prepare_for_capture();
         set ? cmi_capture_start() : cmi_capture_start_foreign();
     }
     cmi_lock_release(&registry_lock);

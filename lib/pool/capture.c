@@ -104,17 +104,20 @@ void cmi_capture_barred_end(cmi_device *device, cmi_call *call)
     let_go();
 }
 
-void cmi_capture_prepare(cmi_pool *pool, uint32_t owner)
+void cmi_capture_prepare(cmi_device *device)
 {
-    cmi_device *device = pool->device;
-    cmi_cache_drain(pool);
-    cmi_heap_flush_slabs(&pool->heap);
-    if (!cmi_capture_is_live()) { /* the last chance to learn what is idle */
-        (void)cmi_fence_contexts(device, pool);
-        (void)cmi_fence_poll(device, pool);
+    for (cmi_pool *pool = device->pools; pool; pool = pool->next) {
+        cmi_cache_drain(pool);
+        cmi_heap_flush_slabs(&pool->heap);
+    }
+    if (!device->pools || cmi_capture_is_live()) {
+        return;
+    }
+    (void)cmi_fence_contexts(device, device->pools);
+    (void)cmi_fence_poll(device, device->pools);
+    for (cmi_pool *pool = device->pools; pool; pool = pool->next) {
         cmi_owner_promote(pool);
     }
-    pool->owners[owner].captures++;
 }
 
 /* What the set's captures have freed is free for the next one on whatever stream, since their graphs never run at the same time. */

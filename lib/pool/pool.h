@@ -301,8 +301,10 @@ void cmi_fence_forget_context(cmi_device *device, uint32_t context);
 
 /* Is any stream capture of the process known to be live? Then nothing is queried, recorded on a context, waited for or unmapped. */
 bool cmi_capture_is_live(void);
-/* A capture that allocates from a set is about to begin (looks at what is done; drops and retakes the lock), or has ended. Lock held. */
-void cmi_capture_prepare(cmi_pool *pool, uint32_t owner);
+/* A capture is about to begin: the last chance to learn what is idle on the device, and to record events that can be waited for meanwhile.
+ * No pool is made or ended meanwhile. Drops and retakes the lock. */
+void cmi_capture_prepare(cmi_device *device);
+/* One that allocated from a set has ended. Lock held. */
 cmpool_status cmi_capture_end(cmi_pool *pool, uint32_t owner);
 /* From here on it counts as live; waits for calls that would invalidate it. No device lock held. */
 void cmi_capture_start(void);

@@ -235,6 +235,37 @@ bool do_stray(world *w, const operation *step)
            world_fault(w, "status: a free of no block gave %s", cmpool_status_name(status));
 }
 
+/* No longer than this either: what it was used for on two streams goes on behind the whole device. */
+bool do_unordered(world *w, const operation *step)
+{
+    const world_pool *pool = &w->pools[step->pool];
+    unsigned stream = (unsigned)step->stream, other = (unsigned)step->other % (unsigned)w->settings->streams;
+    if (!pool->handle || pool->is_set || !world_has_stream(w, stream) || !world_has_stream(w, other)) {
+        return true;
+    }
+    void *address = w;
+    cmpool_status status = cmpool_malloc_unordered(pool->handle, &address, step->bytes);
+    if (world_take_failure(w) && status != CMPOOL_OK) {
+        status = cmpool_malloc_unordered(pool->handle, &address, step->bytes);
+    }
+    bool refused = status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY || status == CMPOOL_ERR_LIMIT;
+    if (refused || (w->capturing && status == CMPOOL_ERR_CAPTURE)) {
+        w->result->refusals++;
+        return !address ? w->capturing || judge_refusal(w, (unsigned)step->pool, step->bytes, 0, stream)
+                        : world_fault(w, "block: refused, but a pointer was given");
+    }
+    if (!world_expect(w, "cmpool_malloc_unordered", status, CMPOOL_OK) || !step->bytes) {
+        return !w->result->failed;
+    }
+    past_forget(w);
+    bool used = w->device.touch(w->streams[stream].handle, (uint64_t)(uintptr_t)address, step->bytes, 1) == CUDA_SUCCESS &&
+                world_order(w, stream, other) &&
+                w->device.touch(w->streams[other].handle, (uint64_t)(uintptr_t)address, step->bytes, 0) == CUDA_SUCCESS;
+    status = step->flags & 1 ? cmpool_free(pool->handle, address, w->streams[other].handle) : cmpool_free_unordered(pool->handle, address);
+    return (used || world_fault(w, "touch: what was handed out cannot be used")) &&
+           world_expect(w, "cmpool_free_unordered, cmpool_free", status, CMPOOL_OK);
+}
+
 /* Pinned memory lives no longer than this, but what was done with it goes on. */
 bool do_pinned(world *w, const operation *step)
 {
@@ -244,15 +275,27 @@ bool do_pinned(world *w, const operation *step)
         return true;
     }
     void *address = w;
-    if (!world_expect(w, "cmpool_pinned_malloc", cmpool_pinned_malloc(pool, &address, step->bytes, stream), CMPOOL_OK)) {
+    const cmpool_pinned_request request = {.struct_size = sizeof request, .bytes = step->bytes, .alignment = 4096, .stream = stream};
+    bool general = step->bytes && step->flags & 4;
+    cmpool_status taken =
+        general ? cmpool_pinned_malloc_ex(pool, &address, &request) : cmpool_pinned_malloc(pool, &address, step->bytes, stream);
+    if (!world_expect(w, "cmpool_pinned_malloc", taken, CMPOOL_OK)) {
         return false;
+    }
+    cmpool_block_info info = {.struct_size = sizeof info};
+    if (step->bytes && (cmpool_pinned_lookup((char *)address + step->bytes - 1, &info) != CMPOOL_OK || info.base != address)) {
+        return world_fault(w, "pinned: lookup knows another block than was handed out");
     }
     if (step->bytes && w->device.touch(stream, (uint64_t)(uintptr_t)address, step->bytes, 1) != CUDA_SUCCESS) {
         return world_fault(w, "pinned: what was handed out cannot be used");
     }
+    if (step->bytes && step->flags & 8 &&
+        !world_expect(w, "cmpool_pinned_record_use", cmpool_pinned_record_use(pool, address, stream), CMPOOL_OK)) {
+        return false;
+    }
     cmpool_status status = step->flags & 1 ? cmpool_pinned_free_unordered(pool, address) : cmpool_pinned_free(pool, address, stream);
     if (status == CMPOOL_OK && step->flags & 2 && !w->capturing) {
-        status = cmpool_pinned_trim(pool, step->bytes / 2, NULL);
+        status = step->flags & 16 ? cmpool_pinned_set_limit(pool, 0) : cmpool_pinned_trim(pool, step->bytes / 2, NULL);
     }
     return world_expect(w, "cmpool_pinned_free, cmpool_pinned_trim", status, CMPOOL_OK);
 }

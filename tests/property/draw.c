@@ -63,7 +63,7 @@ void program_draw(program *p, draw_function *draw, void *source)
     step->stream = draw(source, (uint32_t)world->streams);
     step->other = step->kind == DO_order ? draw(source, (uint32_t)world->streams) : draw(source, POOL_SLOTS);
     step->flags = draw(source, 256);
-    if (step->kind == DO_alloc || step->kind == DO_aside) {
+    if (step->kind == DO_alloc || step->kind == DO_aside || step->kind == DO_unordered) {
         uint64_t large = program_device_bytes(world) / 3;
         step->bytes = draw(source, 64) ? draw_bytes(draw, source, draw(source, 3) ? large : program_page_bytes(world)) : 0;
         step->align = draw(source, 8) ? 0 : UINT64_C(512) << draw(source, 13);

@@ -179,6 +179,9 @@ static bool judge_levels(world *w, const view *v, unsigned pool)
 
 bool judge_state(world *w)
 {
+    if (atomic_load(&w->bad_refusal)) {
+        return world_fault(w, "refusal: a callback was told what does not fit together");
+    }
     if (w->result->failed || !judge_findings(w)) {
         return false;
     }

@@ -75,7 +75,14 @@ bool do_pause(world *w, const operation *step)
     for (unsigned i = 0; i < POOL_SLOTS; i++) {
         fixed = fixed || (w->pools[i].handle && w->pools[i].is_set && w->pools[i].parent == step->pool);
     }
-    cmpool_status status = cmpool_pause(pool->handle, step->flags & 1 ? CMPOOL_KEEP : CMPOOL_DISCARD);
+    cmpool_status status;
+    if ((step->flags >> 4 & 3) == 3) {
+        if (!world_pause_some(w, pool->handle, (unsigned)step->flags, &status)) {
+            return false;
+        }
+    } else {
+        status = cmpool_pause(pool->handle, step->flags & 1 ? CMPOOL_KEEP : CMPOOL_DISCARD);
+    }
     if (pool->parent != step->pool || pool->segments) {
         return world_expect(w, "cmpool_pause", status, CMPOOL_ERR_UNSUPPORTED);
     }
@@ -178,10 +185,10 @@ bool do_pool_make(world *w, const operation *step)
     uint64_t page = program_page_bytes(w->settings), flags = step->flags;
     bool unmaps_first = strcmp(stale_budgets[flags >> 3 & 3], ",stale_budget:0") == 0;
     bool segments = w->settings->fixed == 5 || (w->settings->fixed == 4 && step->pool % 2);
-    snprintf(options, sizeof options, "strict:true,page_size:%llu,stream_check:%s,pending:%s,cross_stream_wait:%s%s%s%s",
+    snprintf(options, sizeof options, "strict:true,page_size:%llu,stream_check:%s,pending:%s,cross_stream_wait:%s%s%s%s%s",
              (unsigned long long)page, w->settings->stream_check ? "always" : "slow", flags & 1 ? "wait" : "grow",
-             (flags >> 1 & 3) == 3 ? "off" : "on", stale_budgets[flags >> 3 & 3], slacks[flags >> 5 & 3],
-             segments ? ",backend:malloc" : "");
+             (flags >> 1 & 3) == 3 ? "off" : "on", stale_budgets[flags >> 3 & 3], slacks[flags >> 5 & 3], segments ? ",backend:malloc" : "",
+             flags % 5 == 4 ? ",idle_release:2" : "");
     const cmpool_config config = {.struct_size = sizeof config, .options = options};
     *pool = (world_pool){.parent = (unsigned)step->pool,
                          .waits = (flags >> 1 & 3) != 3,
@@ -323,6 +330,19 @@ bool do_sibling_return(world *w, const operation *step)
     uint64_t bytes = step->bytes && step->bytes < w->sibling_bytes ? step->bytes : w->sibling_bytes;
     w->device.sibling_return(0, bytes);
     w->sibling_bytes -= bytes;
+    return true;
+}
+
+bool do_time(world *w, const operation *step)
+{
+    (void)w;
+    world_pass_time(1 + (unsigned)step->flags % 4);
+    return true;
+}
+
+bool do_notify(world *w, const operation *step)
+{
+    w->device.notify_over_budget(0, step->bytes);
     return true;
 }
 

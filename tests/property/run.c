@@ -41,7 +41,7 @@ static bool waits_for_capture(const operation *step)
 static bool is_done_again(const operation *step)
 {
     return step->kind == DO_alloc || step->kind == DO_limit || step->kind == DO_trim || step->kind == DO_pause ||
-           step->kind == DO_device_trim || step->kind == DO_reserve || step->kind == DO_export;
+           step->kind == DO_device_trim || step->kind == DO_reserve || step->kind == DO_export || step->kind == DO_unordered;
 }
 
 /* Operations that the request of another thread may meet: none whose outcome hangs on how far that request is. */
@@ -107,7 +107,7 @@ static bool take_down(world *w)
 {
     world_let_finish(w);
     world_take_failure(w);
-    bool good = (!w->aside.lives || world_finish_aside(w)) && (!w->capturing || world_end_capture(w));
+    bool good = (!w->aside.lives || world_finish_aside(w)) && (!w->capturing || world_end_capture(w)) && world_drop_tags(w);
     for (unsigned pass = 0; pass < 2; pass++) { /* private pools first */
         for (unsigned i = 0; i < POOL_SLOTS && good; i++) {
             const operation step = {.pool = i, .flags = 1};
@@ -125,6 +125,7 @@ static void warm_up(void)
     if (cmpool_create(&pool, NULL) == CMPOOL_OK) {
         cmpool_destroy(pool);
         cmpool_destroy(pool); /* refused: the thread's error detail is made too */
+        world_warm_tags();
     }
 }
 

@@ -2,6 +2,7 @@
  * Owns the device side of a random program: the simulated device's functions, streams, events, gates. One thread. Called by run.c.
  */
 #include "world.h"
+#include "base/clock.h"
 #include "driver/driver.h"
 
 #include <dlfcn.h>
@@ -55,6 +56,12 @@ static bool find_functions(world *w)
     return symbol || world_fault(w, "start: no simulated device: %s", dlerror());
 }
 
+static _Atomic uint64_t seconds;
+
+static uint64_t clock_of_world(void) { return atomic_load(&seconds) * UINT64_C(1000000000); }
+
+void world_pass_time(unsigned more) { atomic_fetch_add(&seconds, more); }
+
 bool world_start(world *w, const program_settings *settings, outcome *result)
 {
     static const char *const orders[] = {"eager", "lazy", "random:"};
@@ -71,10 +78,11 @@ bool world_start(world *w, const program_settings *settings, outcome *result)
         return world_fault(w, "start: %s", error);
     }
     cmi_driver_forget();
-    CUcontext context;
+    atomic_store(&seconds, 1000);
+    cmi_clock_replace(clock_of_world);
     bool good = driver(w, "cuInit", w->device.cuInit(0)) &&
-                driver(w, "cuDevicePrimaryCtxRetain", w->device.cuDevicePrimaryCtxRetain(&context, 0)) &&
-                driver(w, "cuCtxSetCurrent", w->device.cuCtxSetCurrent(context)) &&
+                driver(w, "cuDevicePrimaryCtxRetain", w->device.cuDevicePrimaryCtxRetain(&w->context, 0)) &&
+                driver(w, "cuCtxSetCurrent", w->device.cuCtxSetCurrent(w->context)) &&
                 driver(w, "cuEventCreate", w->device.cuEventCreate(&w->event, CU_EVENT_DISABLE_TIMING));
     for (unsigned i = 0; i < settings->streams && good; i++) {
         good = world_make_stream(w, i);

@@ -12,12 +12,13 @@
 #include <cudamempool/cudamempool.h>
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 /* clang-format off */
 #define WORLD_PANEL(F)                                                                                     \
     F(configure) F(touch) F(gate_close) F(gate_open) F(run_device) F(sibling_take) F(sibling_return)       \
     F(count_objects) F(mappings) F(races) F(findings) F(finding_text) F(fail) F(fail_clear)                \
-    F(failures_injected) F(park) F(wait_parked) F(release_parked)
+    F(failures_injected) F(park) F(wait_parked) F(release_parked) F(notify_over_budget)
 #define WORLD_DRIVER(F)                                                                                    \
     F(cuInit, (unsigned flags)) F(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))        \
     F(cuDevicePrimaryCtxRelease_v2, (CUdevice device)) F(cuCtxSetCurrent, (CUcontext context))             \
@@ -103,6 +104,7 @@ typedef struct world {
     const program_settings *settings;
     outcome *result;
     world_device device;
+    CUcontext context;
     CUevent event; /* for the program's own order */
     world_stream streams[STREAM_SLOTS];
     world_pool pools[POOL_SLOTS];
@@ -121,8 +123,10 @@ typedef struct world {
     bool host_may_wait; /* in the present operation */
     world_aside aside;
     operation aside_step;
-    bool calls_back;    /* a pool has had a callback, which changes the world from within a request */
-    unsigned shrinking; /* slot of the pool that the present operation tells to give memory up */
+    unsigned tags;           /* pushed */
+    atomic_bool bad_refusal; /* a callback was told what does not fit together */
+    bool calls_back;         /* a pool has had a callback, which changes the world from within a request */
+    unsigned shrinking;      /* slot of the pool that the present operation tells to give memory up */
 } world;
 
 /* Note what went wrong; the first fault stays. Always false. */
@@ -143,6 +147,8 @@ unsigned world_heir(const world *w, unsigned slot);
 bool world_hand_over(world *w, unsigned slot);
 bool world_make_stream(world *w, unsigned slot);
 bool world_end_stream(world *w, unsigned slot, bool retire);
+/* The seconds that the library's clock has shown until now, and more of them. */
+void world_pass_time(unsigned seconds);
 /* What is on `before` comes first for what follows on `after`. */
 bool world_order(world *w, unsigned before, unsigned after);
 bool world_close_gate(world *w, unsigned stream);
@@ -173,6 +179,12 @@ bool world_is_captured(const world *w, const world_block *block);
 bool world_finish_aside(world *w);
 /* Does the operation ask for an exportable block? */
 bool world_is_exportable(const world *w, const operation *step);
+
+/* No tag is pushed any more; and the names of all are known to the library. */
+bool world_drop_tags(world *w);
+void world_warm_tags(void);
+/* A pause of what has a tag. */
+bool world_pause_some(world *w, cmpool_t pool, unsigned flags, cmpool_status *status);
 
 /* ---- aside.c ------------------------------------------------------------------------------------------------------------------ */
 

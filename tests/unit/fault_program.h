@@ -8,6 +8,7 @@
 
 #include "pool_fixture.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #define BLOCKS 40
@@ -342,6 +343,73 @@ static void others_part(void)
     documented(cmpool_stream_retire(0, stream_b), DRIVER_SAYS | BIT(CMPOOL_ERR_OUT_OF_HOST_MEMORY));
 }
 
+static int nothing_to_give(void *user, cmpool_t of, size_t bytes)
+{
+    (void)user;
+    (void)of;
+    (void)bytes;
+    return 0;
+}
+
+/* May fail in calls of its own; the refusal it tells of stands. */
+static void note_refusal(void *user, const cmpool_refusal *refusal)
+{
+    char text[2000];
+    (void)user;
+    CHECK(cmpool_refusal_text(refusal, text, sizeof text) > 0, "a refusal without words");
+}
+
+/* Names, levels, what is asked about memory, callbacks of a refusal, a pause of what has a name. */
+static void told_part(void)
+{
+    const unsigned host_memory = BIT(CMPOOL_ERR_OUT_OF_HOST_MEMORY);
+    cmpool_block_info info = {.struct_size = sizeof info};
+    cmpool_refusal refusal = {.struct_size = sizeof refusal};
+    cmpool_pause_request request = {.struct_size = sizeof request, .tag_name = "faults"};
+    size_t usable = 0;
+    CUcontext context = NULL;
+    step = "tag";
+    cmpool_status tagged = cmpool_tag_push("faults");
+    documented(tagged, host_memory);
+    get(34, pool, 3 * MIB, stream_a);
+    if (tagged == CMPOOL_OK)
+        documented(cmpool_tag_pop(), 0);
+    documented(cmpool_step(), 0);
+    step = "lookup";
+    if (blocks[34].address) {
+        documented(cmpool_lookup(blocks[34].address, &info), 0);
+        documented(cmpool_usable_size(pool, blocks[34].address, &usable), 0);
+        documented(cmpool_pinned_lookup(blocks[34].address, &info), BIT(CMPOOL_ERR_NOT_OURS));
+    }
+    step = "pause of a tag";
+    documented(cmpool_pause_ex(pool, &request), OF_MALLOC | BIT(CMPOOL_ERR_UNSUPPORTED));
+    documented(cmpool_resume(pool), OF_MALLOC | BIT(CMPOOL_ERR_UNSUPPORTED));
+    step = "a refusal";
+    documented(cmpool_set_low_memory_callback(pool, nothing_to_give, NULL), 0);
+    documented(cmpool_set_refusal_callback(pool, note_refusal, NULL), 0);
+    documented(cmpool_set_floor(pool, 2 * MIB), 0);
+    documented(cmpool_set_headroom(pool, 4 * MIB), 0);
+    get(35, pool, 31 * MIB, stream_b);
+    put(35, stream_b);
+    documented(cmpool_refusal_get(pool, &refusal), BIT(CMPOOL_ERR_INVALID_ARGUMENT));
+    documented(cmpool_set_refusal_callback(pool, NULL, NULL), 0);
+    documented(cmpool_set_low_memory_callback(pool, NULL, NULL), 0);
+    documented(cmpool_set_floor(pool, 0), 0);
+    documented(cmpool_set_headroom(pool, 0), 0);
+    put(34, stream_b);
+    step = "a snapshot";
+    documented(cmpool_snapshot_write("/dev/null"), host_memory);
+    int file = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    documented(cmpool_snapshot_write_fd(file), host_memory);
+    close(file);
+    documented(cmpool_stats_reset_peaks(pool), 0);
+    step = "a context";
+    if (cuCtxGetCurrent(&context) == CUDA_SUCCESS && context) {
+        documented(cmpool_context_add(0, context), host_memory);
+        documented(cmpool_context_remove(0, context), 0);
+    }
+}
+
 /* A set, two captures that allocate from it, its release; the capture itself is the program's and is not made to fail. */
 static void capture_part(void)
 {
@@ -373,6 +441,7 @@ static void body(const char *options)
     private_part();
     unordered_part();
     capture_part();
+    told_part();
     others_part();
     region_part();
     pause_part();

@@ -427,6 +427,21 @@ static void every_call_with(cmpool_t handle)
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_validate(handle, NULL));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_private_create(&child, handle));
     assert_int_equal(child, 0);
+    block = &host_variable;
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_malloc_unordered(handle, &block, 512));
+    assert_null(block);
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_free_unordered(handle, large));
+    child = 9;
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_capture_create(&child, handle));
+    assert_int_equal(child, 0);
+    if (handle) { /* 0 is a capture without a set */
+        GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_capture_begin(handle));
+        GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_capture_end(handle));
+    }
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_capture_release(handle));
+    cmpool_refusal refusal = {.struct_size = sizeof refusal};
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_refusal_get(handle, &refusal));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_set_refusal_callback(handle, NULL, NULL));
     GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_destroy(handle));
     assert_string_equal(cmpool_last_error()->call, "cmpool_destroy");
 }
@@ -679,6 +694,63 @@ static void words_for_every_status(void **state)
     assert_string_equal(cmpool_version(), "0.1.0");
 }
 
+/* Tags, steps, snapshots, contexts, what was refused: bad input changes nothing and leaves nothing behind. */
+static void what_is_told_and_asked(void **state)
+{
+    (void)state;
+    make_everything();
+    CUcontext context;
+    OK(cuCtxGetCurrent(&context));
+    cmpool_stats before = figures(pool);
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_tag_push(NULL));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_tag_push(""));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_tag_pop()); /* a push that failed needs none */
+    assert_string_equal(cmpool_last_error()->call, "cmpool_tag_pop");
+    DONE(cmpool_step());
+
+    cmpool_refusal refusal = {.struct_size = sizeof refusal - 1};
+    char text[8] = "before";
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_refusal_get(pool, NULL));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_refusal_get(pool, &refusal));
+    assert_int_equal(cmpool_refusal_text(&refusal, text, sizeof text), 0);
+    assert_int_equal(cmpool_refusal_text(NULL, text, sizeof text), 0);
+    refusal.struct_size = sizeof refusal;
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_refusal_get(pool, &refusal)); /* nothing was refused */
+    assert_int_equal(cmpool_refusal_text(&refusal, NULL, sizeof text), 0);
+    assert_string_equal(text, "before");
+    DONE(cmpool_set_refusal_callback(private_pool, NULL, NULL));
+
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_snapshot_write(NULL));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_snapshot_write(""));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_snapshot_write("/dev/null%d"));
+    GIVES(CMPOOL_ERR_FILE, cmpool_snapshot_write("/dev/null/below"));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_snapshot_write_fd(-1));
+
+    static const int bad[] = {-1, 64, INT_MAX, INT_MIN};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_context_add(bad[i], context));
+        GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_context_remove(bad[i], context));
+    }
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_context_add(0, NULL));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_context_remove(0, NULL));
+    GIVES(CMPOOL_ERR_INVALID_POOL, cmpool_context_add(1, context));
+
+    cmpool_block_info info = {.struct_size = sizeof info};
+    GIVES(CMPOOL_ERR_NOT_OURS, cmpool_pinned_lookup(large, &info));
+    GIVES(CMPOOL_ERR_NOT_OURS, cmpool_pinned_lookup(NULL, &info));
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_pinned_lookup(large, NULL));
+    info.struct_size = 0;
+    GIVES(CMPOOL_ERR_INVALID_ARGUMENT, cmpool_pinned_lookup(large, &info));
+    unsigned counters = 0;
+#define CMPOOL_COUNTER(name, kind, help) assert_string_equal(cmpool_counter_name(counters++), #name);
+#include <cudamempool/counters.def>
+#undef CMPOOL_COUNTER
+    assert_null(cmpool_counter_name(counters));
+    assert_null(cmpool_counter_name(UINT_MAX));
+    must_be_unchanged(pool, &before);
+    end_everything();
+}
+
 /* ---- after fork
  * -------------------------------------------------------------------------------------------------------------------------------- */
 
@@ -713,6 +785,22 @@ static int calls_that_a_child_got_wrong(void)
     MUST_SAY_FORKED(cmpool_stats_get(pool, &stats));
     MUST_SAY_FORKED(cmpool_create(&made, NULL));
     MUST_SAY_FORKED(cmpool_private_create(&made, pool));
+    MUST_SAY_FORKED(cmpool_malloc_unordered(pool, &block, 512));
+    MUST_SAY_FORKED(cmpool_free_unordered(pool, large));
+    MUST_SAY_FORKED(cmpool_context_add(0, &made));
+    MUST_SAY_FORKED(cmpool_context_remove(0, &made));
+    MUST_SAY_FORKED(cmpool_capture_create(&made, pool));
+    MUST_SAY_FORKED(cmpool_capture_begin(0));
+    MUST_SAY_FORKED(cmpool_capture_end(0));
+    MUST_SAY_FORKED(cmpool_capture_release(pool));
+    cmpool_refusal refusal = {.struct_size = sizeof refusal};
+    MUST_SAY_FORKED(cmpool_refusal_get(pool, &refusal));
+    MUST_SAY_FORKED(cmpool_set_refusal_callback(pool, NULL, NULL));
+    MUST_SAY_FORKED(cmpool_tag_push("child"));
+    MUST_SAY_FORKED(cmpool_tag_pop());
+    MUST_SAY_FORKED(cmpool_step());
+    MUST_SAY_FORKED(cmpool_snapshot_write("/dev/null"));
+    MUST_SAY_FORKED(cmpool_snapshot_write_fd(1));
     MUST_SAY_FORKED(cmpool_destroy(pool));
 #undef MUST_SAY_FORKED
     return wrong;
@@ -752,6 +840,7 @@ int main(void)
         cmocka_unit_test(figures_add_up),
         cmocka_unit_test(the_last_error),
         cmocka_unit_test(words_for_every_status),
+        cmocka_unit_test(what_is_told_and_asked),
         cmocka_unit_test(a_child_process_is_refused),
     };
     return cmocka_run_group_tests(tests, sim_test_open, NULL);

@@ -47,7 +47,8 @@ static void get(int number, size_t bytes, int stream, uint32_t flags)
     cmpool_pinned_stats before = now();
     void *block = &before;
     cmpool_pinned_request request = {.struct_size = sizeof request, .bytes = bytes, .stream = streams[stream], .flags = flags};
-    cmpool_status status = cmpool_pinned_malloc_ex(pool, &block, &request);
+    cmpool_status status =
+        flags ? cmpool_pinned_malloc_ex(pool, &block, &request) : cmpool_pinned_malloc(pool, &block, bytes, request.stream);
     documented(status, OF_MALLOC);
     if (status == CMPOOL_OK) {
         blocks[number].address = block;

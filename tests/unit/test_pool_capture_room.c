@@ -32,6 +32,25 @@ static void finished_memory_stays_finished(void **state)
     }
 }
 
+/* What is done when a capture begins is noted in every pool, also where the set is not. */
+static void other_pools_are_looked_at(void **state)
+{
+    (void)state;
+    device_start("sim:64MiB,order=eager");
+    cmpool_t pool = pool_with(NULL), sibling = pool_with(NULL), set = set_in(pool);
+    CUstream captured = sim_test_stream(), other = sim_test_stream();
+    void *block = take_and_use(sibling, 8 * MIB, other), *neighbour = take_and_use(sibling, 2 * MIB, other);
+    fill_the_device();
+    give(sibling, block, other);
+    begin(set, captured, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    give(sibling, neighbour, other);
+    give(set, take_and_use(set, 8 * MIB, captured), captured);
+    end_set(set, end_capture(set, captured));
+    empty_the_device();
+    DONE(cmpool_destroy(sibling));
+    end_pool(pool);
+}
+
 /* What was freed before has an event behind it, what is freed meanwhile has none: only the first can be waited for. */
 static void what_cannot_be_waited_for_is_left_out(void **state)
 {
@@ -84,6 +103,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finished_memory_stays_finished),
+        cmocka_unit_test(other_pools_are_looked_at),
         cmocka_unit_test(what_cannot_be_waited_for_is_left_out),
         cmocka_unit_test(new_pages_where_nothing_can_be_waited_for),
     };

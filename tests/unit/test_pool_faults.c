@@ -115,10 +115,18 @@ static void run(const plan *p, uint64_t nth)
 
 static const char *const devices[] = {"sim:32MiB,order=lazy", "sim:32MiB,order=eager"};
 
+/* The thread's record and the names of tags are there for the life of the process. */
+static void keep_what_stays(void)
+{
+    cmi_error_detail();
+    DONE(cmpool_tag_push("faults"));
+    DONE(cmpool_tag_pop());
+}
+
 static uint64_t sweep(plan p, uint64_t from, uint64_t stride)
 {
     device_start(p.words);
-    cmi_error_detail(); /* this thread's record stays */
+    keep_what_stays();
     run(&p, 0);
     uint64_t nth = from;
     for (;; nth += stride) {
@@ -291,7 +299,7 @@ static void no_host_memory(void **state)
     for (size_t d = 0; d < sizeof devices / sizeof devices[0]; d++)
         for (uint64_t count = 0; count < 2; count++) {
             device_start(devices[d]);
-            cmi_error_detail();
+            keep_what_stays();
             host_memory_run(devices[d], 0, 0);
             uint64_t nth = 1;
             do {
