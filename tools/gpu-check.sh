@@ -16,16 +16,16 @@ blocks      20 check_blocks
 order       20 check_order
 graphs      20 check_graphs
 preload     20 -
-mapping     45 ask_mapping
+mapping     40 ask_mapping
 alias       25 ask_alias
 calls       20 ask_calls
 captures    20 ask_captures
 sharing     25 ask_sharing
 runtime     20 -
-allocators  20 time_allocators
+allocators  35 -
 replay      35 -
 torch_speed 55 -
-training    75 -
+training    70 -
 libraries   35 -
 '
 

@@ -57,19 +57,19 @@ class Script(unittest.TestCase):
             ask_calls="echo 'no such \"thing\"' >&2; exit 77",
             ask_captures=LINE.format("one", "skipped", "not here"),
             ask_sharing=LINE.format("one", "failed", "but it ends with 0"),
-            time_allocators="echo trouble >&2; exit 3")
-        names = "blocks,order,graphs,mapping,alias,calls,captures,sharing,allocators"
+            check_unchanged="exit 77")
+        names = "blocks,order,graphs,preload,mapping,alias,calls,captures,sharing,allocators"
         code, written, table, _ = self.check("--only", names, "--device", "cuda:0", "--patience", "10")
         self.assertEqual(code, 1)
         verdicts = self.verdicts(written)
         self.assertEqual({name: verdict for name, (verdict, _) in verdicts.items()},
                          {"device": "passed", "blocks": "passed", "order": "failed", "graphs": "failed", "mapping": "passed", "alias": "failed",
-                          "calls": "skipped", "captures": "skipped", "sharing": "failed", "allocators": "failed"})
+                          "preload": "skipped", "calls": "skipped", "captures": "skipped", "sharing": "failed", "allocators": "failed"})
         self.assertEqual(verdicts["graphs"][1], "it said nothing")
         self.assertEqual(verdicts["calls"][1], "no such thing")
         self.assertIn("139", verdicts["alias"][1])
-        self.assertIn("trouble", verdicts["allocators"][1])
-        self.assertEqual((written["passed"], written["failed"], written["skipped"]), (3, 5, 2))
+        self.assertIn("exit status 12", verdicts["allocators"][1])  # the tool is not there
+        self.assertEqual((written["passed"], written["failed"], written["skipped"]), (3, 5, 3))
         self.assertEqual((written["gpu"], written["device"]), ('a "stand-in"', "cuda:0"))
         self.assertIn("order        FAILED", table)
         self.assertIn('a "quoted" reason', table)
@@ -116,7 +116,7 @@ class Script(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         subprocess.run(["tar", "-xzf", archive, "-C", self.folder], check=True)
         root = os.path.join(self.folder, "cudamempool-gpu-check")
-        names = "preload,mapping,captures,sharing,runtime,replay"
+        names = "preload,mapping,captures,sharing,runtime,allocators,replay"
         code, written, table, complaint = self.check("--device", "simcuda", "--only", names, "--python", sys.executable, "--patience", "10",
                                                      root=root)
         self.assertEqual(code, 0, table + complaint)

@@ -21,7 +21,7 @@ pack_tree() {
         cp -P "$build"/lib/*.so* "$top/build/lib" &&
         cp -R "$build/lib/cudamempool" "$top/build/lib" &&
         cp -P "$build"/simcuda/*.so* "$top/build/simcuda" &&
-        cp "$build"/tests/gpu/check_* "$build"/tests/gpu/ask_* "$build"/tests/gpu/time_* "$top/build/tests/gpu" &&
+        cp "$build"/tests/gpu/check_* "$build"/tests/gpu/ask_* "$top/build/tests/gpu" &&
         libraries_of "$build/bin/cudamempool" | xargs -r -I '{}' cp '{}' "$top/build/gpu-check-lib" &&
         tar -czf "$1" -C "$stage" cudamempool-gpu-check; then
         say "gpu-check: made $1; there: tar -xzf $(basename "$1") && sh cudamempool-gpu-check/tools/gpu-check.sh"

@@ -64,24 +64,81 @@ part_runtime() {
     done
 }
 
-# ---- recorded runs --------------------------------------------------------------------------------------------------------------
+# ---- beside other allocators ------------------------------------------------------------------------------------------------------
 
 tool() { "$build/bin/cudamempool" "$@"; }
+
+free_mib() {
+    tenths=$("$checks/ask_device" facts | sed -n 's/.*"name":"memory".*in all; \([0-9]*\)\.\([0-9]\).*/\1\2/p')
+    echo $((${tenths:-0} * 1024 / 10))
+}
+
+# measure ALLOCATOR ARGUMENT...: benchmarks as lines, on the device that is seen first, which is the wanted one.
+measure() {
+    allocator=$1
+    shift
+    [ "$device" = simcuda ] || set -- --device cuda:0 "$@"
+    tool bench --json --rounds 2 --allocator "$allocator" "$@" >"$work/measured"
+    measure_code=$?
+    awk '
+        function value(key) {
+            if (!match($0, "\"" key "\":(\"[^\"]*\"|[-+0-9.e]+)"))
+                return ""
+            found = substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3)
+            gsub(/"/, "", found)
+            return found
+        }
+        function calls(which, half, late, worst) {
+            if (value(half) == "")
+                return ""
+            return "; half of the " which " " value(half) " ns" (value(late) == "" ? "" : ", 99.9 % " value(late)) ", the worst " value(worst)
+        }
+        /^\{"workload"/ {
+            printf "{\"name\":\"%s: %s\",", value("workload"), value("about")
+            if (value("ns") == "") {
+                printf "\"verdict\":\"not answerable here\",\"text\":\"%s\"}\n", value("skipped")
+                next
+            }
+            printf "\"verdict\":\"measured\",\"value\":%s,\"unit\":\"ns\",\"text\":\"%s%s%s%s\"}\n", value("ns"), value("operation"),
+                calls("calls", "p50_ns", "p999_ns", "worst_ns"),
+                calls("calls that reached the driver", "driver_p50_ns", "driver_p999_ns", "driver_worst_ns"),
+                (value("refused") + 0 ? "; " value("refused") " REFUSED" : "")
+        }' "$work/measured"
+    return $measure_code
+}
+
+# Requests alone: nothing uses the memory.
+part_allocators() {
+    set -- --workload pair-4k --workload pair-1m --workload pair-64m --workload mix-small-1k --workload threads-2 --workload threads-large-2 \
+        --workload handoff --workload streams-64 --workload record-use --workload cross-free
+    [ "$(free_mib)" -lt 16000 ] || set -- "$@" --workload mix-1k
+    few=20000
+    [ "$device" != simcuda ] || few=1000
+    code=0
+    if [ "$device" = simcuda ]; then measure cudamempool --count $few "$@"; else measure cudamempool "$@"; fi || code=$?
+    measure driver-async --count $few "$@" || code=$?
+    measure driver --count 200 --workload pair-4k --workload pair-1m --workload pair-64m || code=$?
+    [ "$(free_mib)" -ge 40000 ] || return $code
+    measure cudamempool "$root"/bench/traces/*.cmtrace.gz || code=$?
+    measure driver-async "$root"/bench/traces/*.cmtrace.gz || code=$?
+    return $code
+}
+
+# ---- recorded runs --------------------------------------------------------------------------------------------------------------
 
 # Each kept trace on the device, at 1.01 times what lives at its peak, every block filled by the device.
 part_replay() {
     where=$device
     [ "$device" = simcuda ] && where=sim:64GiB || where=cuda:0 # the wanted device is the first one that is seen
-    free_mib=$("$checks/ask_device" facts | sed -n 's/.*"name":"memory".*in all; \([0-9]*\)\.\([0-9]\).*/\1\2/p')
-    free_mib=$((${free_mib:-0} * 1024 / 10))
+    free=$(free_mib)
     code=0
     for trace in "$root"/bench/traces/*.cmtrace.gz; do
         name=$(basename "$trace" .cmtrace.gz)
         peak=$(CUDAMEMPOOL_DRIVER='' tool replay --json --device sim:1TiB "$trace" | number peak_live_bytes)
         [ -n "$peak" ] || exit 3
         limit_mib=$((peak * 101 / 104857600 + 2))
-        if [ "$device" != simcuda ] && [ "$limit_mib" -gt $((free_mib - 1024)) ]; then
-            line "$name" skipped "$limit_mib MiB are wanted, $free_mib MiB are free"
+        if [ "$device" != simcuda ] && [ "$limit_mib" -gt $((free - 1024)) ]; then
+            line "$name" skipped "$limit_mib MiB are wanted, $free MiB are free"
             continue
         fi
         began=$(date +%s%N)
