@@ -128,43 +128,6 @@ cmpool_status cmpool_pinned_record_use(cmpool_t pool, void *ptr, cmpool_stream s
     return cmi_registry_finish(cmi_registry_not_memory(status), "cmpool_pinned_record_use");
 }
 
-static cmpool_status look_in(cmi_device *device, uint64_t address, cmpool_block_info *info)
-{
-    cmpool_status status = CMPOOL_ERR_NOT_OURS;
-    cmi_lock_acquire(&device->lock);
-    for (cmi_pool *pool = device->pools; pool && status == CMPOOL_ERR_NOT_OURS; pool = pool->next) {
-        cmi_pinned_block block;
-        status = cmi_pinned_place(pool, address, &block);
-        if (status == CMPOOL_OK || status == CMPOOL_ERR_INTERIOR_POINTER) {
-            *info = (cmpool_block_info){.struct_size = sizeof *info,
-                                        .pool = pool->owners[0].generation,
-                                        .device = device->ordinal,
-                                        .tag = block.tag,
-                                        .base = (void *)(uintptr_t)block.address,
-                                        .usable_bytes = block.bytes,
-                                        .requested_bytes = block.requested};
-            status = CMPOOL_OK;
-        }
-    }
-    cmi_lock_release(&device->lock);
-    return status;
-}
-
-cmpool_status cmpool_pinned_lookup(const void *ptr, cmpool_block_info *info)
-{
-    cmpool_status status = cmi_registry_usable();
-    if (status == CMPOOL_OK) {
-        status = info && info->struct_size == sizeof *info ? CMPOOL_ERR_NOT_OURS : CMPOOL_ERR_INVALID_ARGUMENT;
-    }
-    for (int i = 0; i < CMI_MAX_DEVICES && status == CMPOOL_ERR_NOT_OURS; i++) {
-        cmi_device *device = cmi_registry_device(i);
-        if (device) {
-            status = look_in(device, (uint64_t)(uintptr_t)ptr, info);
-        }
-    }
-    return cmi_registry_finish(status, "cmpool_pinned_lookup");
-}
-
 cmpool_status cmpool_pinned_set_limit(cmpool_t pool, size_t bytes)
 {
     cmi_entry entry;

@@ -71,7 +71,7 @@ typedef struct cmi_pinned {
     cmi_pinned_figures figures;
 } cmi_pinned;
 
-/* ---- pinned.c: one request, one free (device lock held; those that may drop and retake it say so) --------------------------------- */
+/* ---- request.c: one request (device lock held; those that may drop and retake it say so) -------- */
 
 typedef struct cmi_pinned_ask {
     uint64_t requested, align;
@@ -80,6 +80,9 @@ typedef struct cmi_pinned_ask {
 
 /* Flags are CMPOOL_PINNED_*. Drops and retakes the lock. */
 cmpool_status cmi_pinned_malloc(cmi_pool *pool, const cmi_pinned_ask *ask, uint64_t *address);
+
+/* ---- pinned.c: frees, and how much is held ------------------------------------------------------ */
+
 /* Records an event on the stream named by this call. Drops and retakes the lock. */
 cmpool_status cmi_pinned_free(cmi_pool *pool, uint64_t address, uint32_t stream, CUstream handle);
 cmpool_status cmi_pinned_record_use(cmi_pool *pool, uint64_t address, uint32_t stream);
@@ -94,6 +97,14 @@ cmpool_status cmi_pinned_close(cmi_pool *pool);
 cmi_pinned_figures cmi_pinned_figures_of(const cmi_pool *pool);
 /* NULL, or what is wrong. */
 const char *cmi_pinned_validate(const cmi_pool *pool);
+/* The pool's record, made on first use; NULL: no host memory. */
+cmi_pinned *cmi_pinned_open(cmi_pool *pool);
+/* Host memory for what one request, free or promotion may need. */
+bool cmi_pinned_make_ready(cmi_pinned *pinned);
+void cmi_pinned_must_be_valid(const cmi_pinned *pinned); /* in builds for tests */
+/* `changing`: others wait until the end. Drops and retakes the lock. */
+void cmi_pinned_begin_change(cmi_pinned *pinned);
+void cmi_pinned_end_change(cmi_pinned *pinned);
 /* Note what is done, and whose memory serves again. Drops and retakes the lock. */
 void cmi_pinned_settle(cmi_pinned *pinned);
 /* The same, after the host has waited. Drops and retakes the lock. */

@@ -1,205 +1,30 @@
 /*
  * This library's own snapshot (include/cudamempool/snapshot.schema.json) as a picture. Its tables name their columns, so that those of
  * later writers are read too. A segment is a stretch of addresses with pages behind them that belongs to one owner: the pool, a private
- * pool or a capture set. No locks; everything belongs to the call. Called by records.c.
+ * pool or a capture set. No locks; everything belongs to the call. Called by root.c.
  */
-#include "trace/values.h"
+#include "trace/library_tables.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_COLUMNS = 12, MOST_ORDINAL = 4095, MOST_STREAMS = 65536 };
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
-typedef struct table {
-    const cmi_object *rows; /* NULL: none */
-    uint32_t column[MOST_COLUMNS];
-} table;
-
-typedef struct reader {
-    cmi_values *v;
-    cmi_picture *p;
-    table tags, stacks;
-    cmi_stack_id *stack_of; /* by row of stacks */
-    uint32_t ordinal;
-    uint16_t *stream_of; /* by number of the device's stream records */
-    size_t stream_room;
-    table fixed, slabs, notes; /* of the pool */
-    uint32_t slab_row;
-} reader;
-
-/* ---- the tree ------------------------------------------------------------------------------------------------------------------------ */
-
-static const char *text_of(const reader *r, const cmi_value *value)
+static bool is_fixed(const library_reader *r, uint64_t address)
 {
-    return value != NULL && value->kind == CMI_VALUE_STRING ? r->p->strings[value->id] : "";
-}
-
-static uint64_t number_of(const cmi_value *value, uint64_t otherwise)
-{
-    uint64_t number;
-    return value != NULL && cmi_value_natural(value, &number) ? number : otherwise;
-}
-
-static const cmi_object *object_of(const reader *r, const cmi_value *value, cmi_object_kind kind)
-{
-    const cmi_object *object = value != NULL && value->kind == CMI_VALUE_OBJECT ? &r->v->objects[value->id] : NULL;
-    return object != NULL && object->kind == kind ? object : NULL;
-}
-
-static const cmi_value *member(const reader *r, const cmi_object *dict, const char *key)
-{
-    for (uint32_t i = 0; dict != NULL && i < 2 * dict->count; i += 2)
-        if (strcmp(text_of(r, &r->v->items[dict->first + i]), key) == 0)
-            return &r->v->items[dict->first + i + 1];
-    return NULL;
-}
-
-/* The table under a key, with the places of the columns that are wanted; names end with NULL. */
-static table table_of(const reader *r, const cmi_object *dict, const char *key, const char *const *names)
-{
-    const cmi_object *object = object_of(r, member(r, dict, key), CMI_OBJECT_PAIRS);
-    const cmi_object *columns = object_of(r, member(r, object, "columns"), CMI_OBJECT_ITEMS);
-    table t = {.rows = object_of(r, member(r, object, "rows"), CMI_OBJECT_ITEMS)};
-    for (size_t i = 0; names[i] != NULL && i < MOST_COLUMNS; i++) {
-        t.column[i] = CMI_NONE;
-        for (uint32_t j = 0; columns != NULL && j < columns->count; j++)
-            if (strcmp(text_of(r, &r->v->items[columns->first + j]), names[i]) == 0)
-                t.column[i] = j;
-    }
-    return t;
-}
-
-static uint32_t row_count(const table *t) { return t->rows != NULL ? t->rows->count : 0; }
-
-static const cmi_value *cell(const reader *r, const table *t, uint32_t row, uint32_t column)
-{
-    const cmi_object *cells = object_of(r, &r->v->items[t->rows->first + row], CMI_OBJECT_ITEMS);
-    return cells != NULL && t->column[column] < cells->count ? &r->v->items[cells->first + t->column[column]] : NULL;
-}
-
-static uint64_t cell_number(const reader *r, const table *t, uint32_t row, uint32_t column)
-{
-    return number_of(cell(r, t, row, column), 0);
-}
-
-/* The row with a number in its first column: rows are in order of it. CMI_NONE when there is none. */
-static uint32_t find_row(const reader *r, const table *t, uint64_t number)
-{
-    uint32_t low = 0, high = row_count(t);
+    uint32_t low = 0, high = cmi_library_rows(&r->fixed); /* the last row that does not begin behind it */
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if (cell_number(r, t, middle, 0) < number)
+        if (cmi_library_number(r, &r->fixed, middle, 0) <= address)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < row_count(t) && cell_number(r, t, low, 0) == number ? low : CMI_NONE;
+    return low > 0 && cmi_library_number(r, &r->fixed, low - 1, 1) > 0;
 }
 
-/* ---- names --------------------------------------------------------------------------------------------------------------------------- */
-
-static int string_id(reader *r, const char *text, size_t bytes, cmi_string_id *id)
-{
-    return cmi_build_string(r->v->builder, text, bytes, id);
-}
-
-/* A tag's name; a number of the program's own stays a number. */
-static int tag_of(reader *r, uint64_t tag, cmi_string_id *id)
-{
-    char digits[24];
-    *id = 0;
-    if (tag == 0)
-        return 0;
-    for (uint32_t row = 0; row < row_count(&r->tags); row++)
-        if (cell_number(r, &r->tags, row, 0) == tag) {
-            const char *name = text_of(r, cell(r, &r->tags, row, 1));
-            return string_id(r, name, strlen(name), id);
-        }
-    return string_id(r, digits, (size_t)snprintf(digits, sizeof digits, "%" PRIu64, tag), id);
-}
-
-static cmi_stack_id stack_of(const reader *r, uint64_t number)
-{
-    uint32_t row = number != 0 ? find_row(r, &r->stacks, number) : CMI_NONE;
-    return row != CMI_NONE ? r->stack_of[row] : 0;
-}
-
-/* "function+0x1 (module+0x2)", or the module alone. */
-static int frame_of(reader *r, const char *text, uint32_t *number)
-{
-    cmi_picture_frame frame = {0};
-    const char *open = strstr(text, " ("), *close = open != NULL ? strrchr(open, ')') : NULL;
-    int result;
-    if (close == NULL)
-        result = string_id(r, text, strlen(text), &frame.function);
-    else
-        result = string_id(r, text, (size_t)(open - text), &frame.function) != 0
-                     ? -1
-                     : string_id(r, open + 2, (size_t)(close - open - 2), &frame.file);
-    return result != 0 ? -1 : cmi_build_frame(r->v->builder, &frame, number);
-}
-
-static int read_stacks(reader *r)
-{
-    r->stack_of = calloc((size_t)row_count(&r->stacks) + 1, sizeof *r->stack_of);
-    if (r->stack_of == NULL)
-        return cmi_reader_fault(r->v->builder->reader, "no host memory for what it holds");
-    for (uint32_t row = 0; row < row_count(&r->stacks); row++) {
-        const cmi_object *frames = object_of(r, cell(r, &r->stacks, row, 1), CMI_OBJECT_ITEMS);
-        uint32_t numbers[256], count = 0;
-        for (uint32_t i = 0; frames != NULL && i < frames->count && count < 256; i++)
-            if (frame_of(r, text_of(r, &r->v->items[frames->first + i]), &numbers[count++]) != 0)
-                return -1;
-        if (cmi_build_stack(r->v->builder, numbers, count, &r->stack_of[row]) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-/* Stream records by their numbers; 0 is none. A legacy stream is the default one, others have the driver's id where it is known. */
-static int read_streams(reader *r, const cmi_object *device)
-{
-    static const char *const names[] = {"stream", "kind", "id", NULL};
-    const table t = table_of(r, device, "streams", names);
-    free(r->stream_of);
-    r->stream_room = 1;
-    for (uint32_t row = 0; row < row_count(&t); row++)
-        if (cell_number(r, &t, row, 0) >= r->stream_room && cell_number(r, &t, row, 0) < MOST_STREAMS)
-            r->stream_room = (size_t)cell_number(r, &t, row, 0) + 1;
-    r->stream_of = calloc(r->stream_room, sizeof *r->stream_of);
-    if (r->stream_of == NULL)
-        return cmi_reader_fault(r->v->builder->reader, "no host memory for what it holds");
-    if (cmi_build_stream(r->v->builder, 0, &r->stream_of[0]) != 0)
-        return -1;
-    for (uint32_t row = 0; row < row_count(&t); row++) {
-        uint64_t number = cell_number(r, &t, row, 0), id = cell_number(r, &t, row, 2);
-        bool legacy = strcmp(text_of(r, cell(r, &t, row, 1)), "legacy") == 0;
-        if (number < r->stream_room && cmi_build_stream(r->v->builder, legacy ? 0 : id != 0 ? id : number, &r->stream_of[number]) != 0)
-            return -1;
-    }
-    return 0;
-}
-
-static uint16_t stream_of(const reader *r, uint64_t number) { return r->stream_of[number < r->stream_room ? number : 0]; }
-
-/* ---- blocks ----------------------------------------------------------------------------------------------------------------------------
- */
-
-static bool is_fixed(const reader *r, uint64_t address)
-{
-    uint32_t low = 0, high = row_count(&r->fixed); /* the last row that does not begin behind it */
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if (cell_number(r, &r->fixed, middle, 0) <= address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low > 0 && cell_number(r, &r->fixed, low - 1, 1) > 0;
-}
-
-static int add_block(reader *r, cmi_picture_block block, bool joins)
+static int add_block(library_reader *r, cmi_picture_block block, bool joins)
 {
     cmi_picture *p = r->p;
     cmi_picture_segment *segment = &p->segments[p->segment_count - 1];
@@ -218,22 +43,22 @@ static int add_block(reader *r, cmi_picture_block block, bool joins)
 }
 
 /* A run that is cut into slots: each live one is a block, free neighbours are one. */
-static int add_slab(reader *r, const cmi_picture_block *run)
+static int add_slab(library_reader *r, const cmi_picture_block *run)
 {
-    while (r->slab_row < row_count(&r->slabs) && cell_number(r, &r->slabs, r->slab_row, 0) < run->address)
+    while (r->slab_row < cmi_library_rows(&r->slabs) && cmi_library_number(r, &r->slabs, r->slab_row, 0) < run->address)
         r->slab_row++;
-    const bool known = r->slab_row < row_count(&r->slabs) && cell_number(r, &r->slabs, r->slab_row, 0) == run->address;
-    const char *slots = known ? text_of(r, cell(r, &r->slabs, r->slab_row, 2)) : "";
-    const uint64_t bytes = known ? cell_number(r, &r->slabs, r->slab_row, 1) : 0;
+    const bool known = r->slab_row < cmi_library_rows(&r->slabs) && cmi_library_number(r, &r->slabs, r->slab_row, 0) == run->address;
+    const char *slots = known ? cmi_library_text(r, cmi_library_cell(r, &r->slabs, r->slab_row, 2)) : "";
+    const uint64_t bytes = known ? cmi_library_number(r, &r->slabs, r->slab_row, 1) : 0;
     uint64_t used = 0;
     for (size_t i = 0; slots[i] != '\0' && bytes > 0 && bytes <= run->bytes - used; i++, used += bytes) {
         cmi_picture_block block = {.address = run->address + used, .bytes = bytes, .stream = run->stream};
         block.state = slots[i] == 'L' ? CMI_BLOCK_LIVE : slots[i] == 'P' ? CMI_BLOCK_PENDING : CMI_BLOCK_IDLE;
-        uint32_t note = block.state == CMI_BLOCK_LIVE ? find_row(r, &r->notes, block.address) : CMI_NONE;
+        uint32_t note = block.state == CMI_BLOCK_LIVE ? cmi_library_find(r, &r->notes, block.address) : CMI_NONE;
         if (note != CMI_NONE) {
-            block.allocated_ns = (int64_t)cell_number(r, &r->notes, note, 1);
-            block.stack = stack_of(r, cell_number(r, &r->notes, note, 3));
-            if (tag_of(r, cell_number(r, &r->notes, note, 2), &block.tag) != 0)
+            block.allocated_ns = (int64_t)cmi_library_number(r, &r->notes, note, 1);
+            block.stack = cmi_library_stack(r, cmi_library_number(r, &r->notes, note, 3));
+            if (cmi_library_tag(r, cmi_library_number(r, &r->notes, note, 2), &block.tag) != 0)
                 return -1;
         }
         if (add_block(r, block, i > 0) != 0)
@@ -243,18 +68,18 @@ static int add_slab(reader *r, const cmi_picture_block *run)
     return rest.bytes == 0 ? 0 : add_block(r, rest, used > 0);
 }
 
-static int read_runs(reader *r, const cmi_object *pool, const uint32_t *pool_of, size_t owners)
+static int read_runs(library_reader *r, const cmi_object *pool, const uint32_t *pool_of, size_t owners)
 {
     static const char *const names[] = {"address", "bytes", "state", "owner", "stream", "requested", "time_ns", "tag", "stack", NULL};
-    const table t = table_of(r, pool, "runs", names);
+    const library_table t = cmi_library_table(r, pool, "runs", names);
     cmi_picture *p = r->p;
     bool open = false;
-    for (uint32_t row = 0; row < row_count(&t); row++) {
-        const char *state = text_of(r, cell(r, &t, row, 2));
-        const uint64_t owner = cell_number(r, &t, row, 3);
-        cmi_picture_block run = {.address = cell_number(r, &t, row, 0), .bytes = cell_number(r, &t, row, 1)};
+    for (uint32_t row = 0; row < cmi_library_rows(&t); row++) {
+        const char *state = cmi_library_text(r, cmi_library_cell(r, &t, row, 2));
+        const uint64_t owner = cmi_library_number(r, &t, row, 3);
+        cmi_picture_block run = {.address = cmi_library_number(r, &t, row, 0), .bytes = cmi_library_number(r, &t, row, 1)};
         const uint32_t owned_by = owner < owners ? pool_of[owner] : pool_of[0];
-        run.stream = stream_of(r, cell_number(r, &t, row, 4));
+        run.stream = cmi_library_stream(r, cmi_library_number(r, &t, row, 4));
         if (run.bytes > INT64_MAX || run.bytes > UINT64_MAX - run.address)
             return cmi_reader_fault(r->v->builder->reader, "a run without a place");
         if (strcmp(state, "hole") == 0 || strcmp(state, "stale") == 0 || strcmp(state, "busy") == 0) {
@@ -275,10 +100,10 @@ static int read_runs(reader *r, const cmi_object *pool, const uint32_t *pool_of,
         }
         if (strcmp(state, "live") == 0) {
             run.state = CMI_BLOCK_LIVE;
-            run.requested_bytes = cell_number(r, &t, row, 5);
-            run.allocated_ns = (int64_t)cell_number(r, &t, row, 6);
-            run.stack = stack_of(r, cell_number(r, &t, row, 8));
-            if (tag_of(r, cell_number(r, &t, row, 7), &run.tag) != 0)
+            run.requested_bytes = cmi_library_number(r, &t, row, 5);
+            run.allocated_ns = (int64_t)cmi_library_number(r, &t, row, 6);
+            run.stack = cmi_library_stack(r, cmi_library_number(r, &t, row, 8));
+            if (cmi_library_tag(r, cmi_library_number(r, &t, row, 7), &run.tag) != 0)
                 return -1;
         } else if (strcmp(state, "pending") == 0)
             run.state = CMI_BLOCK_PENDING;
@@ -288,21 +113,21 @@ static int read_runs(reader *r, const cmi_object *pool, const uint32_t *pool_of,
     return 0;
 }
 
-/* ---- events and refusals
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- events and refusals --------------------------------------------------------------------- */
 
-static int add_event(reader *r, const char *what, cmi_picture_event event)
+static int add_event(library_reader *r, const char *what, cmi_picture_event event)
 {
     static const struct {
         const char *name;
         uint8_t kind;
-    } kinds[] = {{"ALLOC", CMI_EVENT_ALLOC},      {"FREE", CMI_EVENT_FREE_REQUESTED},   {"USE", CMI_EVENT_USE},
-                 {"GROW", CMI_EVENT_SEGMENT_MAP}, {"RELEASE", CMI_EVENT_SEGMENT_UNMAP}, {"REFUSE", CMI_EVENT_REFUSED}};
+    } kinds[] = {{"ALLOC", CMI_EVENT_ALLOC},      {"FREE", CMI_EVENT_FREE_REQUESTED},     {"USE", CMI_EVENT_USE},
+                 {"GROW", CMI_EVENT_SEGMENT_MAP}, {"RELEASE", CMI_EVENT_SEGMENT_UNMAP},   {"REFUSE", CMI_EVENT_REFUSED},
+                 {"MOVE", CMI_EVENT_MOVE},        {"WAIT_DEVICE", CMI_EVENT_WAIT_DEVICE}, {"WAIT_HOST", CMI_EVENT_WAIT_HOST}};
     event.kind = CMI_EVENT_KINDS;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(what, kinds[i].name) == 0)
             event.kind = kinds[i].kind;
-    if (event.kind == CMI_EVENT_KINDS) /* moves and waits change no figure of the model */
+    if (event.kind == CMI_EVENT_KINDS) /* unmapped old addresses, and what later writers may add */
         return 0;
     if (event.kind == CMI_EVENT_REFUSED)
         event.address = CMI_UNKNOWN;
@@ -312,22 +137,24 @@ static int add_event(reader *r, const char *what, cmi_picture_event event)
     return event.kind == CMI_EVENT_FREE_COMPLETED ? cmi_build_event(r->v->builder, &event) : 0;
 }
 
-static int read_history(reader *r, const cmi_object *pool, const uint32_t *pool_of, size_t owners)
+static int read_history(library_reader *r, const cmi_object *pool, const uint32_t *pool_of, size_t owners)
 {
     static const char *const names[] = {"time_ns", "event", "address", "bytes", "stream", "tag", "stack", "owner", NULL};
-    const table t = table_of(r, object_of(r, member(r, pool, "history"), CMI_OBJECT_PAIRS), "events", names);
-    for (uint32_t row = 0; row < row_count(&t); row++) {
-        const uint64_t owner = cell_number(r, &t, row, 7);
-        cmi_picture_event event = {.time_ns = (int64_t)cell_number(r, &t, row, 0),
-                                   .address = cell_number(r, &t, row, 2),
-                                   .bytes = cell_number(r, &t, row, 3),
-                                   .stream = stream_of(r, cell_number(r, &t, row, 4)),
-                                   .stack = stack_of(r, cell_number(r, &t, row, 6)),
+    const library_table t =
+        cmi_library_table(r, cmi_value_object(r->v, cmi_library_member(r, pool, "history"), CMI_OBJECT_PAIRS), "events", names);
+    for (uint32_t row = 0; row < cmi_library_rows(&t); row++) {
+        const uint64_t owner = cmi_library_number(r, &t, row, 7);
+        cmi_picture_event event = {.time_ns = (int64_t)cmi_library_number(r, &t, row, 0),
+                                   .address = cmi_library_number(r, &t, row, 2),
+                                   .bytes = cmi_library_number(r, &t, row, 3),
+                                   .stream = cmi_library_stream(r, cmi_library_number(r, &t, row, 4)),
+                                   .stack = cmi_library_stack(r, cmi_library_number(r, &t, row, 6)),
                                    .device = r->ordinal,
                                    .pool = (uint16_t)(owner < owners ? pool_of[owner] : pool_of[0])};
         if (event.bytes > INT64_MAX)
             return cmi_reader_fault(r->v->builder->reader, "an event of %" PRIu64 " bytes", event.bytes);
-        if (tag_of(r, cell_number(r, &t, row, 5), &event.tag) != 0 || add_event(r, text_of(r, cell(r, &t, row, 1)), event) != 0)
+        if (cmi_library_tag(r, cmi_library_number(r, &t, row, 5), &event.tag) != 0 ||
+            add_event(r, cmi_library_text(r, cmi_library_cell(r, &t, row, 1)), event) != 0)
             return -1;
     }
     return 0;
@@ -346,19 +173,19 @@ static void refusal_in_pages(cmi_picture_refusal *refusal, uint64_t siblings, ui
 }
 
 /* In the file's own words and figures; the same refusal, worked out from the history, gives way to it when the picture is finished. */
-static int read_refusal(reader *r, const cmi_object *pool)
+static int read_refusal(library_reader *r, const cmi_object *pool)
 {
-    const cmi_object *said = object_of(r, member(r, pool, "last_refusal"), CMI_OBJECT_PAIRS);
-    const cmi_object *ladder = object_of(r, member(r, said, "ladder"), CMI_OBJECT_ITEMS);
+    const cmi_object *said = cmi_value_object(r->v, cmi_library_member(r, pool, "last_refusal"), CMI_OBJECT_PAIRS);
+    const cmi_object *ladder = cmi_value_object(r->v, cmi_library_member(r, said, "ladder"), CMI_OBJECT_ITEMS);
     cmi_picture *p = r->p;
     if (said == NULL)
         return 0;
-#define FIGURE(key) number_of(member(r, said, key), CMI_UNKNOWN)
-    const uint64_t headroom = number_of(member(r, said, "headroom_bytes"), 0);
-    const bool by_limit = strcmp(text_of(r, member(r, said, "status")), "LIMIT") == 0 && FIGURE("limit_bytes") != 0;
+#define FIGURE(key) cmi_library_natural(cmi_library_member(r, said, key), CMI_UNKNOWN)
+    const uint64_t headroom = cmi_library_natural(cmi_library_member(r, said, "headroom_bytes"), 0);
+    const bool by_limit = strcmp(cmi_library_text(r, cmi_library_member(r, said, "status")), "LIMIT") == 0 && FIGURE("limit_bytes") != 0;
     cmi_picture_refusal refusal = {.event = CMI_NONE,
                                    .device = r->ordinal,
-                                   .request_bytes = number_of(member(r, said, "request_bytes"), 0),
+                                   .request_bytes = cmi_library_natural(cmi_library_member(r, said, "request_bytes"), 0),
                                    .live_bytes = FIGURE("live_bytes"),
                                    .pending_bytes = FIGURE("pending_bytes"),
                                    .reserved_bytes = FIGURE("reserved_bytes"),
@@ -367,20 +194,20 @@ static int read_refusal(reader *r, const cmi_object *pool)
                                    .private_idle_bytes = FIGURE("graph_bytes"),
                                    .device_free_bytes = FIGURE("driver_free_bytes"),
                                    .limit_bytes = by_limit ? FIGURE("limit_bytes") : CMI_UNKNOWN,
-                                   .stack = stack_of(r, number_of(member(r, said, "stack"), 0)),
+                                   .stack = cmi_library_stack(r, cmi_library_natural(cmi_library_member(r, said, "stack"), 0)),
                                    .first_rung = (uint32_t)p->rung_count};
 #undef FIGURE
-    refusal_in_pages(&refusal, number_of(member(r, said, "sibling_idle_bytes"), 0), headroom);
-    const char *verdict = text_of(r, member(r, said, "verdict"));
-    if (string_id(r, verdict, strlen(verdict), &refusal.reason) != 0)
+    refusal_in_pages(&refusal, cmi_library_natural(cmi_library_member(r, said, "sibling_idle_bytes"), 0), headroom);
+    const char *verdict = cmi_library_text(r, cmi_library_member(r, said, "verdict"));
+    if (cmi_build_string(r->v->builder, verdict, strlen(verdict), &refusal.reason) != 0)
         return -1;
     for (uint32_t i = 0; ladder != NULL && i < ladder->count; i++) {
-        const cmi_object *rung = object_of(r, &r->v->items[ladder->first + i], CMI_OBJECT_PAIRS);
-        const cmi_value *name = member(r, rung, "rung");
+        const cmi_object *rung = cmi_value_object(r->v, &r->v->items[ladder->first + i], CMI_OBJECT_PAIRS);
+        const cmi_value *name = cmi_library_member(r, rung, "rung");
         if (!cmi_grow(&p->rungs, p->rung_count, sizeof *p->rungs))
             return cmi_reader_fault(r->v->builder->reader, "no host memory for what it holds");
-        p->rungs[p->rung_count++] =
-            (cmi_picture_rung){name != NULL && name->kind == CMI_VALUE_STRING ? name->id : 0, number_of(member(r, rung, "bytes"), 0)};
+        p->rungs[p->rung_count++] = (cmi_picture_rung){name != NULL && name->kind == CMI_VALUE_STRING ? name->id : 0,
+                                                       cmi_library_natural(cmi_library_member(r, rung, "bytes"), 0)};
         refusal.rung_count++;
     }
     if (!cmi_grow(&p->refusals, p->refusal_count, sizeof *p->refusals))
@@ -389,10 +216,9 @@ static int read_refusal(reader *r, const cmi_object *pool)
     return 0;
 }
 
-/* ---- the whole
- * --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the whole ------------------------------------------------------------------------------- */
 
-static int read_notes(reader *r, const cmi_object *dict, const char *group)
+static int read_notes(library_reader *r, const cmi_object *dict, const char *group)
 {
     for (uint32_t i = 0; dict != NULL && i < 2 * dict->count; i += 2) {
         const cmi_value *key = &r->v->items[dict->first + i], *value = key + 1;
@@ -403,8 +229,8 @@ static int read_notes(reader *r, const cmi_object *dict, const char *group)
         if (value->kind == CMI_VALUE_BOOL)
             snprintf(digits, sizeof digits, "%s", value->integer ? "true" : "false");
         else
-            snprintf(digits, sizeof digits, "%" PRIu64, number_of(value, 0));
-        if ((value->kind != CMI_VALUE_STRING && string_id(r, digits, strlen(digits), &said) != 0) ||
+            snprintf(digits, sizeof digits, "%" PRIu64, cmi_library_natural(value, 0));
+        if ((value->kind != CMI_VALUE_STRING && cmi_build_string(r->v->builder, digits, strlen(digits), &said) != 0) ||
             cmi_build_note(r->v->builder, group, key->id, said) != 0)
             return -1;
     }
@@ -412,22 +238,22 @@ static int read_notes(reader *r, const cmi_object *dict, const char *group)
 }
 
 /* Owners of a pool as pools of the picture. */
-static int read_owners(reader *r, const cmi_object *pool, uint32_t **pool_of, size_t *owners)
+static int read_owners(library_reader *r, const cmi_object *pool, uint32_t **pool_of, size_t *owners)
 {
     static const char *const names[] = {"owner", "kind", NULL};
-    const table t = table_of(r, pool, "owners", names);
-    const uint64_t handle = number_of(member(r, pool, "pool"), 0);
-    *owners = (size_t)row_count(&t) + 1;
+    const library_table t = cmi_library_table(r, pool, "owners", names);
+    const uint64_t handle = cmi_library_natural(cmi_library_member(r, pool, "pool"), 0);
+    *owners = (size_t)cmi_library_rows(&t) + 1;
     *pool_of = calloc(*owners, sizeof **pool_of);
     if (*pool_of == NULL)
         return cmi_reader_fault(r->v->builder->reader, "no host memory for what it holds");
-    for (uint32_t row = 0; row < row_count(&t); row++) {
-        const uint64_t owner = cell_number(r, &t, row, 0);
-        const cmi_value *kind = cell(r, &t, row, 1);
+    for (uint32_t row = 0; row < cmi_library_rows(&t); row++) {
+        const uint64_t owner = cmi_library_number(r, &t, row, 0);
+        const cmi_value *kind = cmi_library_cell(r, &t, row, 1);
         uint32_t number;
         if (cmi_build_pool(r->v->builder, handle, owner, &number) != 0)
             return -1;
-        r->p->pools[number].is_private = strcmp(text_of(r, kind), "pool") != 0;
+        r->p->pools[number].is_private = strcmp(cmi_library_text(r, kind), "pool") != 0;
         r->p->pools[number].name = kind != NULL && kind->kind == CMI_VALUE_STRING ? kind->id : 0;
         if (owner < *owners)
             (*pool_of)[owner] = number;
@@ -435,39 +261,39 @@ static int read_owners(reader *r, const cmi_object *pool, uint32_t **pool_of, si
     return 0;
 }
 
-static int read_pool(reader *r, const cmi_object *pool, cmi_picture_device *device)
+static int read_pool(library_reader *r, const cmi_object *pool, cmi_picture_device *device)
 {
     static const char *const slot_names[] = {"address", "fixed", NULL};
     static const char *const slab_names[] = {"address", "slot_bytes", "slots", NULL};
     static const char *const note_names[] = {"address", "time_ns", "tag", "stack", NULL};
-    const cmi_object *options = object_of(r, member(r, pool, "options"), CMI_OBJECT_PAIRS);
+    const cmi_object *options = cmi_value_object(r->v, cmi_library_member(r, pool, "options"), CMI_OBJECT_PAIRS);
     uint32_t *pool_of = NULL;
     size_t owners = 0;
-    r->fixed = table_of(r, pool, "slots", slot_names);
-    r->slabs = table_of(r, pool, "slabs", slab_names);
-    r->notes = table_of(r, pool, "slot_notes", note_names);
+    r->fixed = cmi_library_table(r, pool, "slots", slot_names);
+    r->slabs = cmi_library_table(r, pool, "slabs", slab_names);
+    r->notes = cmi_library_table(r, pool, "slot_notes", note_names);
     r->slab_row = 0;
-    if (number_of(member(r, options, "limit"), 0) != 0)
-        device->limit_bytes = number_of(member(r, options, "limit"), 0);
+    if (cmi_library_natural(cmi_library_member(r, options, "limit"), 0) != 0)
+        device->limit_bytes = cmi_library_natural(cmi_library_member(r, options, "limit"), 0);
     int result = read_owners(r, pool, &pool_of, &owners);
     if (result == 0)
         result = read_runs(r, pool, pool_of, owners) != 0 || read_history(r, pool, pool_of, owners) != 0 || read_refusal(r, pool) != 0 ||
                          read_notes(r, options, "setting") != 0 ||
-                         read_notes(r, object_of(r, member(r, pool, "counters"), CMI_OBJECT_PAIRS), "counter") != 0 ||
-                         read_notes(r, object_of(r, member(r, pool, "pinned"), CMI_OBJECT_PAIRS), "pinned") != 0
+                         read_notes(r, cmi_value_object(r->v, cmi_library_member(r, pool, "counters"), CMI_OBJECT_PAIRS), "counter") != 0 ||
+                         read_notes(r, cmi_value_object(r->v, cmi_library_member(r, pool, "pinned"), CMI_OBJECT_PAIRS), "pinned") != 0
                      ? -1
                      : 0;
     free(pool_of);
     return result;
 }
 
-static int read_device(reader *r, const cmi_object *device)
+static int read_device(library_reader *r, const cmi_object *device)
 {
-    const cmi_object *pools = object_of(r, member(r, device, "pools"), CMI_OBJECT_ITEMS);
-    const uint64_t ordinal = number_of(member(r, device, "device"), 0);
+    const cmi_object *pools = cmi_value_object(r->v, cmi_library_member(r, device, "pools"), CMI_OBJECT_ITEMS);
+    const uint64_t ordinal = cmi_library_natural(cmi_library_member(r, device, "device"), 0);
     cmi_picture *p = r->p;
-    if (ordinal > MOST_ORDINAL)
-        return cmi_reader_fault(r->v->builder->reader, "a device is not a number from 0 to %d", MOST_ORDINAL);
+    if (ordinal > CMI_MOST_ORDINAL)
+        return cmi_reader_fault(r->v->builder->reader, "a device is not a number from 0 to %d", CMI_MOST_ORDINAL);
     for (size_t i = 0; i < p->device_count; i++)
         if (p->devices[i].ordinal >= ordinal)
             return cmi_reader_fault(r->v->builder->reader, "devices are not in order");
@@ -475,14 +301,14 @@ static int read_device(reader *r, const cmi_object *device)
         return cmi_reader_fault(r->v->builder->reader, "no host memory for what it holds");
     cmi_picture_device *made = &p->devices[p->device_count++];
     *made = (cmi_picture_device){.ordinal = (uint32_t)ordinal,
-                                 .total_bytes = number_of(member(r, device, "device_bytes"), CMI_UNKNOWN),
-                                 .free_bytes = number_of(member(r, device, "driver_free_bytes"), CMI_UNKNOWN),
+                                 .total_bytes = cmi_library_natural(cmi_library_member(r, device, "device_bytes"), CMI_UNKNOWN),
+                                 .free_bytes = cmi_library_natural(cmi_library_member(r, device, "driver_free_bytes"), CMI_UNKNOWN),
                                  .limit_bytes = CMI_UNKNOWN};
     r->ordinal = (uint32_t)ordinal;
-    if (read_streams(r, device) != 0)
+    if (cmi_library_read_streams(r, device) != 0)
         return -1;
     for (uint32_t i = 0; pools != NULL && i < pools->count; i++)
-        if (read_pool(r, object_of(r, &r->v->items[pools->first + i], CMI_OBJECT_PAIRS), made) != 0)
+        if (read_pool(r, cmi_value_object(r->v, &r->v->items[pools->first + i], CMI_OBJECT_PAIRS), made) != 0)
             return -1;
     return 0;
 }
@@ -491,21 +317,22 @@ int cmi_library_root(cmi_values *v, const cmi_object *root)
 {
     static const char *const tag_names[] = {"tag", "name", NULL};
     static const char *const stack_names[] = {"stack", "frames", NULL};
-    reader r = {.v = v, .p = v->builder->picture};
+    library_reader r = {.v = v, .p = v->builder->picture};
     const cmi_object *whole = root->kind == CMI_OBJECT_PAIRS ? root : NULL;
-    const cmi_object *devices = object_of(&r, member(&r, whole, "devices"), CMI_OBJECT_ITEMS);
-    if (strcmp(text_of(&r, member(&r, whole, "format")), "cudamempool-snapshot") != 0 || number_of(member(&r, whole, "version"), 0) != 1)
+    const cmi_object *devices = cmi_value_object(r.v, cmi_library_member(&r, whole, "devices"), CMI_OBJECT_ITEMS);
+    if (strcmp(cmi_library_text(&r, cmi_library_member(&r, whole, "format")), "cudamempool-snapshot") != 0 ||
+        cmi_library_natural(cmi_library_member(&r, whole, "version"), 0) != 1)
         return cmi_reader_fault(v->builder->reader, "a snapshot of a version that is not known (1 is)");
     r.p->format = "cudamempool";
     r.p->has_state = true;
-    r.tags = table_of(&r, whole, "tags", tag_names);
-    r.stacks = table_of(&r, whole, "stacks", stack_names);
-    int result = read_stacks(&r) != 0 || read_notes(&r, whole, "about") != 0 ||
-                         read_notes(&r, object_of(&r, member(&r, whole, "process"), CMI_OBJECT_PAIRS), "about") != 0
+    r.tags = cmi_library_table(&r, whole, "tags", tag_names);
+    r.stacks = cmi_library_table(&r, whole, "stacks", stack_names);
+    int result = cmi_library_read_stacks(&r) != 0 || read_notes(&r, whole, "about") != 0 ||
+                         read_notes(&r, cmi_value_object(r.v, cmi_library_member(&r, whole, "process"), CMI_OBJECT_PAIRS), "about") != 0
                      ? -1
                      : 0;
     for (uint32_t i = 0; result == 0 && devices != NULL && i < devices->count; i++)
-        result = read_device(&r, object_of(&r, &v->items[devices->first + i], CMI_OBJECT_PAIRS));
+        result = read_device(&r, cmi_value_object(r.v, &v->items[devices->first + i], CMI_OBJECT_PAIRS));
     r.p->has_history = r.p->event_count > 0;
     free(r.stack_of);
     free(r.stream_of);

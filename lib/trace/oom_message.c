@@ -13,7 +13,7 @@
 
 const char *cmi_oom_format_name(cmi_oom_format format) { return cmi_oom_shapes[format].name; }
 
-/* ---- the program -------------------------------------------------------------------------------- */
+/* ---- the program ----------------------------------------------------------------------------- */
 
 /* The line nearest to the message that names a phase wins, since tracebacks end where the error was. */
 static cmi_oom_phase phase_of(const cmi_squeezed *log, size_t from, size_t to)
@@ -50,7 +50,7 @@ static bool has_expandable_segments(const cmi_squeezed *log)
     return false;
 }
 
-/* ---- messages ----------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 typedef struct place {
     size_t at, end; /* of the words it begins with */

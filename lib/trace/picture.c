@@ -28,6 +28,9 @@ const char *cmi_event_kind_name(cmi_event_kind kind)
         [CMI_EVENT_PHASE] = "phase",
         [CMI_EVENT_RANGE_BEGIN] = "range_begin",
         [CMI_EVENT_RANGE_END] = "range_end",
+        [CMI_EVENT_MOVE] = "move",
+        [CMI_EVENT_WAIT_DEVICE] = "wait_device",
+        [CMI_EVENT_WAIT_HOST] = "wait_host",
     };
     return (unsigned)kind < CMI_EVENT_KINDS ? names[kind] : "unknown";
 }

@@ -89,7 +89,10 @@ typedef enum cmi_event_kind {
     CMI_EVENT_STEP,     /* bytes: its number */
     CMI_EVENT_PHASE,    /* tag: its name */
     CMI_EVENT_RANGE_BEGIN,
-    CMI_EVENT_RANGE_END, /* tag: what the program says it was doing */
+    CMI_EVENT_RANGE_END,   /* tag: what the program says it was doing */
+    CMI_EVENT_MOVE,        /* bytes of idle pages were mapped at address as well */
+    CMI_EVENT_WAIT_DEVICE, /* stream was made to wait for another one's freed memory */
+    CMI_EVENT_WAIT_HOST,
     CMI_EVENT_KINDS,
 } cmi_event_kind;
 
@@ -194,6 +197,8 @@ typedef struct cmi_picture_totals {
 } cmi_picture_totals;
 
 /* The state of one device (an index), or of all with CMI_NONE. */
+/* Whether what is idle in a pool serves no other: private pools of this library use their own blocks first, but lend them. */
+bool cmi_picture_is_shut(const cmi_picture *picture, uint32_t pool);
 void cmi_picture_total(const cmi_picture *picture, uint32_t device, cmi_picture_totals *totals);
 
 /* ---- lives (picture_lives.c) -------------------------------------------------------------------------------------------------------- */

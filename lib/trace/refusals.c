@@ -37,10 +37,21 @@ static int by_address(const void *a, const void *b)
     return (x->address > y->address) - (x->address < y->address);
 }
 
-/* The longest stretch that is covered and not taken. */
-static uint64_t longest_idle(edges *e)
+/* Stretches that are covered and not taken: the longest, and all of them together. */
+typedef struct idle {
+    uint64_t longest, all;
+} idle;
+
+static void count_idle(idle *sums, uint64_t bytes)
 {
-    uint64_t longest = 0, begin = 0;
+    sums->all += bytes;
+    sums->longest = bytes > sums->longest ? bytes : sums->longest;
+}
+
+static idle sum_idle(edges *e)
+{
+    idle sums = {0};
+    uint64_t begin = 0;
     int64_t covered = 0, taken = 0;
     bool inside = false;
     if (e->count > 1)
@@ -53,26 +64,34 @@ static uint64_t longest_idle(edges *e)
             taken += e->edges[i].taken;
             cut = cut || e->edges[i].cut;
         }
-        bool idle = covered > 0 && taken <= 0;
-        if (inside && (!idle || cut) && address - begin > longest)
-            longest = address - begin;
-        if (idle && (!inside || cut))
+        bool is_idle = covered > 0 && taken <= 0;
+        if (inside && (!is_idle || cut))
+            count_idle(&sums, address - begin);
+        if (is_idle && (!inside || cut))
             begin = address;
-        inside = idle;
+        inside = is_idle;
     }
-    return longest;
+    return sums;
+}
+
+/* Which segments are looked at: all of the device, or those of pools that keep what is idle in them from the request. */
+typedef enum which { ALL, SHUT } which;
+
+static bool is_meant(const cmi_picture *p, const cmi_picture_refusal *r, which wanted, uint32_t pool)
+{
+    return wanted == ALL || (cmi_picture_is_shut(p, pool) && pool != p->events[r->event].pool);
 }
 
 /* Segments as they were at an event: those at the end, and every later change undone. */
-static bool segments_at(const cmi_picture *p, const cmi_picture_refusal *r, edges *e)
+static bool segments_at(const cmi_picture *p, const cmi_picture_refusal *r, which wanted, edges *e)
 {
     bool room = true;
     for (size_t i = 0; room && i < p->segment_count; i++)
-        if (p->segments[i].device == r->device)
+        if (p->segments[i].device == r->device && is_meant(p, r, wanted, p->segments[i].pool))
             room = add_range(e, p->segments[i].address, p->segments[i].bytes, 1, 0, !p->segments[i].expandable);
     for (size_t i = r->event + 1; room && i < p->event_count; i++) {
         const cmi_picture_event *event = &p->events[i];
-        if (event->device != r->device || event->address == CMI_UNKNOWN)
+        if (event->device != r->device || event->address == CMI_UNKNOWN || !is_meant(p, r, wanted, event->pool))
             continue;
         if (event->kind == CMI_EVENT_SEGMENT_ALLOC || event->kind == CMI_EVENT_SEGMENT_MAP)
             room = add_range(e, event->address, event->bytes, -1, 0, event->kind == CMI_EVENT_SEGMENT_ALLOC);
@@ -80,6 +99,20 @@ static bool segments_at(const cmi_picture *p, const cmi_picture_refusal *r, edge
             room = add_range(e, event->address, event->bytes, 1, 0, event->kind == CMI_EVENT_SEGMENT_FREE);
     }
     return room;
+}
+
+/* Whether it can be told which pools the segments at an event belonged to: none came or went since, or events say their pool. */
+static bool pools_are_known(const cmi_picture *p, const cmi_picture_refusal *r)
+{
+    bool changed = false, named = false;
+    for (size_t i = 0; i < p->event_count; i++) {
+        const cmi_picture_event *event = &p->events[i];
+        if (event->device == r->device) {
+            changed = changed || (i > r->event && event->kind >= CMI_EVENT_SEGMENT_ALLOC && event->kind <= CMI_EVENT_SEGMENT_UNMAP);
+            named = named || event->pool != 0;
+        }
+    }
+    return p->has_state && (named || !changed);
 }
 
 static uint64_t reserved_at(const cmi_picture *p, const cmi_picture_lives *lives, const cmi_picture_refusal *r)
@@ -97,8 +130,8 @@ static uint64_t reserved_at(const cmi_picture *p, const cmi_picture_lives *lives
 
 static bool look_at(const cmi_picture *p, const cmi_picture_lives *lives, cmi_picture_refusal *r)
 {
-    edges e = {0};
-    bool room = segments_at(p, r, &e);
+    edges e = {0}, shut = {0};
+    bool room = segments_at(p, r, ALL, &e) && segments_at(p, r, SHUT, &shut);
     r->live_bytes = r->pending_bytes = 0;
     for (size_t i = 0; room && i < lives->count; i++) {
         const cmi_picture_life *life = &lives->lives[i];
@@ -107,24 +140,18 @@ static bool look_at(const cmi_picture *p, const cmi_picture_lives *lives, cmi_pi
             continue;
         uint64_t bytes = (life->bytes + LIVE_UNIT - 1) / LIVE_UNIT * LIVE_UNIT;
         *(life->free_event < r->event ? &r->pending_bytes : &r->live_bytes) += bytes;
-        room = add_range(&e, life->address, bytes, 0, 1, false);
+        room = add_range(&e, life->address, bytes, 0, 1, false) && add_range(&shut, life->address, bytes, 0, 1, false);
     }
     r->reserved_bytes = reserved_at(p, lives, r);
     if (r->reserved_bytes != CMI_UNKNOWN)
         r->idle_bytes = r->reserved_bytes > r->live_bytes + r->pending_bytes ? r->reserved_bytes - r->live_bytes - r->pending_bytes : 0;
-    if (p->has_state)
-        r->largest_idle_bytes = room ? longest_idle(&e) : CMI_UNKNOWN;
+    if (p->has_state && room)
+        r->largest_idle_bytes = sum_idle(&e).longest;
+    if (room && pools_are_known(p, r))
+        r->private_idle_bytes = sum_idle(&shut).all;
     free(e.edges);
+    free(shut.edges);
     return room;
-}
-
-/* Room in private pools serves only them: none is known where there are none. */
-static uint64_t private_idle(const cmi_picture *p)
-{
-    for (size_t i = 0; i < p->pool_count; i++)
-        if (p->pools[i].is_private)
-            return CMI_UNKNOWN;
-    return p->has_state ? 0 : CMI_UNKNOWN;
 }
 
 static bool add_refusal(cmi_picture *p, uint32_t number)
@@ -140,7 +167,7 @@ static bool add_refusal(cmi_picture *p, uint32_t number)
                                                             .reserved_bytes = CMI_UNKNOWN,
                                                             .idle_bytes = CMI_UNKNOWN,
                                                             .largest_idle_bytes = CMI_UNKNOWN,
-                                                            .private_idle_bytes = private_idle(p),
+                                                            .private_idle_bytes = CMI_UNKNOWN,
                                                             .device_free_bytes = event->address,
                                                             .limit_bytes = CMI_UNKNOWN,
                                                             .stack = event->stack};

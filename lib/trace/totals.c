@@ -1,5 +1,6 @@
 /* Sums over the state of a picture. No state. Called by tools. */
 #include "trace/picture.h"
+#include <string.h>
 
 static void add_segment(const cmi_picture *p, const cmi_picture_segment *segment, cmi_picture_totals *t)
 {
@@ -34,6 +35,14 @@ static void add_segment(const cmi_picture *p, const cmi_picture_segment *segment
         t->private_live_bytes += live;
         t->private_idle_bytes += segment->bytes - held;
     }
+}
+
+bool cmi_picture_is_shut(const cmi_picture *picture, uint32_t pool)
+{
+    const cmi_picture_pool *it = pool < picture->pool_count ? &picture->pools[pool] : NULL;
+    if (it == NULL || !it->is_private)
+        return false;
+    return strcmp(picture->format, "cudamempool") != 0 || strcmp(picture->strings[it->name], "private") != 0;
 }
 
 void cmi_picture_total(const cmi_picture *picture, uint32_t device, cmi_picture_totals *totals)

@@ -86,8 +86,10 @@ typedef struct cmi_values {
     size_t memory_count;
 } cmi_values;
 
-/* Deeper nesting than any known file has is a fault. */
-enum { CMI_VALUES_DEEPEST = 200 };
+enum {
+    CMI_VALUES_DEEPEST = 200, /* deeper nesting than any known file has is a fault */
+    CMI_MOST_ORDINAL = 4095   /* of a device */
+};
 
 /* All return 0, or -1 with the fault line set. */
 int cmi_values_push(cmi_values *values, cmi_value value);
@@ -104,11 +106,19 @@ void cmi_values_free(cmi_values *values);
 
 /* The whole number in a value; false when it is none or does not fit. */
 bool cmi_value_natural(const cmi_value *value, uint64_t *number);
+/* The string in a value; 0, the empty one, when it is none. */
+static inline cmi_string_id cmi_value_string(const cmi_value *value) { return value->kind == CMI_VALUE_STRING ? value->id : 0; }
+/* The dictionary or list of a kind in a value, which may be NULL; NULL when it is another. */
+static inline const cmi_object *cmi_value_object(const cmi_values *values, const cmi_value *value, cmi_object_kind kind)
+{
+    const cmi_object *object = value != NULL && value->kind == CMI_VALUE_OBJECT ? &values->objects[value->id] : NULL;
+    return object != NULL && object->kind == kind ? object : NULL;
+}
 
-/* Between values.c and records.c: makes the record that a new dictionary's pairs say it is, or adds to one. */
+/* records.c: makes the record that a new dictionary's pairs say it is, or adds to one. */
 int cmi_record_make(cmi_values *values, cmi_object *object, const cmi_value *pairs, size_t count);
 int cmi_record_add(cmi_values *values, cmi_object *object, const cmi_value *pairs, size_t count);
-/* From the root dictionary or list to the picture. */
+/* root.c: from the root dictionary or list to the picture. */
 int cmi_record_root(cmi_values *values, const cmi_object *root);
 /* library.c: this library's own snapshot. */
 int cmi_library_root(cmi_values *values, const cmi_object *root);

@@ -171,6 +171,11 @@ static void event(writer *w, size_t number)
     case CMI_EVENT_PHASE:
         mark(w, "i", w->p->strings[v->tag], number);
         break;
+    case CMI_EVENT_MOVE:
+    case CMI_EVENT_WAIT_DEVICE:
+    case CMI_EVENT_WAIT_HOST:
+        mark(w, "i", cmi_event_kind_name((cmi_event_kind)v->kind), number);
+        break;
     default:
         break;
     }

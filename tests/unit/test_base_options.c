@@ -5,6 +5,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -160,6 +161,81 @@ static void good_settings_are_applied(void **state)
     assert_int_equal(options.stream_check, CMI_STREAM_CHECK_OFF);
 }
 
+static void every_nth_is_read(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t nth;
+    } good[] = {{"stacks:off", 0},
+                {"stacks:all", 1},
+                {"stacks:sampled:1", 1},
+                {"stacks: sampled:7 ", 7},
+                {"stacks:sampled:1000000000", 1000000000}};
+    static const char *const bad[] = {"stacks:",          "stacks:some",      "stacks:sampled",    "stacks:sampled:",
+                                      "stacks:sampled:0", "stacks:sampled:x", "stacks:sampled:-1", "stacks:sampled:1000000001"};
+    cmi_options options;
+    for (size_t i = 0; i < CMI_ARRAY_LENGTH(good); i++) {
+        assert_int_equal(parse(&options, good[i].text, NULL, 0), 0);
+        assert_int_equal(options.stacks, good[i].nth);
+    }
+    for (size_t i = 0; i < CMI_ARRAY_LENGTH(bad); i++) {
+        char fault[256];
+        assert_int_equal(parse(&options, bad[i], fault, sizeof fault), 1);
+        assert_int_equal(options.stacks, 0);
+        assert_non_null(strstr(fault, "off, all, or sampled:N"));
+    }
+}
+
+static void texts_are_kept(void **state)
+{
+    (void)state;
+    cmi_options options, again;
+    assert_int_equal(parse(&options, "trace:out/run-%p.cmtrace.gz,snapshot_file:a:b c", NULL, 0), 0);
+    assert_string_equal(cmi_options_text(options.trace), "out/run-%p.cmtrace.gz");
+    assert_string_equal(cmi_options_text(options.snapshot_file), "a:b c");
+    assert_string_equal(cmi_options_text(options.snapshot_at_exit), "");
+    assert_int_equal(parse(&again, "snapshot_at_exit:a:b c,trace:", NULL, 0), 0);
+    assert_int_equal(again.snapshot_at_exit, options.snapshot_file); /* the same text has the same number */
+    assert_string_equal(cmi_options_text(again.trace), "");
+    assert_string_equal(cmi_options_text(UINT64_MAX), "");
+}
+
+static void bad_texts_are_refused(void **state)
+{
+    (void)state;
+    static char text[sizeof "trace:" + CMI_TEXT_BYTES];
+    cmi_options options;
+    char fault[256];
+    assert_int_equal(parse(&options, "trace:a\tb", fault, sizeof fault), 1);
+    assert_non_null(strstr(fault, "a text without commas"));
+    memset(text, 'x', sizeof text - 1);
+    memcpy(text, "trace:", strlen("trace:"));
+    assert_int_equal(parse(&options, text, NULL, 0), 1);
+    assert_int_equal(options.trace, 0);
+    text[sizeof text - 2] = '\0'; /* as long as one may be */
+    assert_int_equal(parse(&options, text, NULL, 0), 0);
+    assert_string_equal(cmi_options_text(options.trace), text + strlen("trace:"));
+}
+
+/* The last test: texts are kept for good. */
+static void more_texts_than_there_is_room_for(void **state)
+{
+    (void)state;
+    cmi_options options;
+    char text[32];
+    int faults = 0, kept = 0;
+    for (; kept < 1000 && faults == 0; kept++) {
+        snprintf(text, sizeof text, "trace:file%d", kept);
+        faults = parse(&options, text, NULL, 0);
+    }
+    assert_int_equal(faults, 1);
+    assert_int_equal(options.trace, 0);
+    assert_in_range(kept, 200, 256);
+    assert_int_equal(parse(&options, "trace:file0", NULL, 0), 0); /* a known one */
+    assert_string_equal(cmi_options_text(options.trace), "file0");
+}
+
 /* What a run of the parser writes to stderr. */
 static size_t captured_parse(const char *text, int *faults, char *output, size_t bytes)
 {
@@ -207,6 +283,8 @@ static void each_fault_is_one_line_with_key_value_and_what_is_allowed(void **sta
         {"idle_release:soon", "idle_release", "soon", "seconds from 0 to 31536000"},
         {"idle_release:31536001", "idle_release", "31536001", "seconds from 0 to 31536000"},
         {"verbose:4", "verbose", "\"4\"", "from 0 to 3"},
+        {"stacks:sampled:0", "stacks", "sampled:0", "off, all, or sampled:N for every Nth, N up to 1000000000"},
+        {"trace:a\177b", "trace", "a?b", "a text without commas, at most 4095 bytes"},
         {"limit", "limit", "no value", "key:value"},
         {":5", "\"\"", "\"5\"", "known keys"},
         {"li\nmit:5", "li?mit", "\"5\"", "known keys"},
@@ -285,7 +363,11 @@ int main(void)
         cmocka_unit_test(each_fault_is_one_line_with_key_value_and_what_is_allowed),
         cmocka_unit_test(faults_skip_only_themselves),
         cmocka_unit_test(long_and_wild_text_is_survived),
+        cmocka_unit_test(every_nth_is_read),
+        cmocka_unit_test(texts_are_kept),
+        cmocka_unit_test(bad_texts_are_refused),
         cmocka_unit_test(pytorch_keys_are_no_faults),
+        cmocka_unit_test(more_texts_than_there_is_room_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

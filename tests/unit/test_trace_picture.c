@@ -1,5 +1,4 @@
-/* Readers of snapshots, logs and traces: what each format says ends up in the picture; what runs code or lies is refused; peaks and
- * refusals. */
+/* Readers of snapshots, logs and traces: what each format says ends up in the picture; what runs code or lies is refused. */
 #include "trace/convert.h"
 #include <setjmp.h>
 #include <stdarg.h>
@@ -242,86 +241,6 @@ static void what_does_not_fit_together(void **state)
     expect_fault(deep, sizeof deep, "deeper");
 }
 
-/* ---- histories ------------------------------------------------------------------------------------------------------------------------
- */
-
-#define EVENT(action, addr, size) "{\"action\":\"" action "\",\"addr\":" #addr ",\"size\":" #size ",\"stream\":0,\"time_us\":1}"
-#define FREED(addr, size) EVENT("free_requested", addr, size) "," EVENT("free_completed", addr, size)
-#define SEGMENT(addr, size, blocks) \
-    "{\"device\":0,\"address\":" #addr ",\"total_size\":" #size ",\"stream\":0,\"is_expandable\":false,\"blocks\":[" blocks "]}"
-#define BLOCK(size, state) "{\"size\":" #size ",\"state\":\"" state "\"}"
-
-static void read_text(const char *text, cmi_picture *p)
-{
-    char fault[256] = "";
-    if (cmi_picture_read_memory("t", text, strlen(text), p, fault, sizeof fault) != 0)
-        fail_msg("%s", fault);
-}
-
-/* The window begins in mid-run: one block is freed in it, one is there all through it, one comes, one ends unseen. */
-static void blocks_before_the_window_come_first(void **state)
-{
-    (void)state;
-    static const char text[] = "{\"segments\":[" SEGMENT(
-        65536, 8192, BLOCK(2048, "active_allocated") "," BLOCK(6144, "inactive")) "],"
-                                                                                  "\"device_traces\":[[" FREED(67584, 1000) "," EVENT(
-                                                                                      "alloc", 67584,
-                                                                                      1024) "," EVENT("alloc", 67584,
-                                                                                                      3000) "," FREED(67584, 3000) "]]}";
-    cmi_picture p;
-    cmi_trace trace;
-    cmi_picture_lives lives;
-    char fault[256];
-    read_text(text, &p);
-    assert_int_equal(cmi_picture_match(&p, 0, &lives), 0);
-    assert_int_equal(lives.count, 4);
-    assert_true(lives.lives[0].address == 65536 && lives.lives[0].alloc_event == CMI_NONE && lives.lives[0].free_event == CMI_NONE);
-    assert_true(lives.lives[1].address == 67584 && lives.lives[1].alloc_event == CMI_NONE && lives.lives[1].free_event == 0);
-    assert_int_equal(lives.lives[3].replaces, 2);
-    assert_true(lives.run.first_live_bytes == 2048 + 1024 && lives.run.peak_live_bytes == 2048 + 3072);
-    assert_true(lives.run.peak_reserved_bytes == 8192 && lives.run.stranded_bytes == 8192 - 5120);
-    cmi_picture_lives_free(&lives);
-    assert_int_equal(cmi_trace_from_picture("t", &p, 0, &trace, fault, sizeof fault), 0);
-    assert_int_equal(trace.block_count, 4);
-    assert_int_equal(trace.peak_live_bytes, 5120);
-    assert_int_equal(trace.end_live_bytes, 2048);
-    static const uint8_t kinds[] = {CMI_TRACE_ALLOC, CMI_TRACE_ALLOC, CMI_TRACE_FREE, CMI_TRACE_ALLOC,
-                                    CMI_TRACE_FREE,  CMI_TRACE_ALLOC, CMI_TRACE_FREE};
-    assert_int_equal(trace.event_count, sizeof kinds);
-    for (size_t i = 0; i < sizeof kinds; i++)
-        assert_int_equal(trace.events[i].kind, kinds[i]);
-    cmi_trace_free(&trace);
-    cmi_picture_free(&p);
-}
-
-/* Everything was live when the request was refused; then the exception let go of it, and the snapshot shows an idle segment. */
-static void refusal_is_judged_by_its_own_moment(void **state)
-{
-    (void)state;
-    static const char text[] = "{\"segments\":[" SEGMENT(65536, 8192, BLOCK(8192, "inactive")) "," SEGMENT(
-        73728, 4096,
-        BLOCK(4096, "inactive")) "],"
-                                 "\"device_traces\":[[" EVENT("segment_alloc", 65536, 8192) "," EVENT("alloc", 65536, 7168) "," EVENT(
-                                     "segment_alloc", 73728,
-                                     4096) ","
-                                           "{\"action\":\"oom\",\"device_free\":0,\"size\":6144,\"stream\":0}," FREED(
-                                               65536, 7168) "," EVENT("segment_alloc", 90112, 4096) "," EVENT("segment_free", 90112,
-                                                                                                              4096) "]]}";
-    cmi_picture p;
-    cmi_picture_totals totals;
-    read_text(text, &p);
-    cmi_picture_total(&p, 0, &totals);
-    assert_true(totals.idle_bytes == 12288 && totals.largest_idle_bytes == 8192);
-    assert_int_equal(p.refusal_count, 1);
-    const cmi_picture_refusal *r = &p.refusals[0];
-    assert_int_equal(r->event, 3);
-    assert_true(r->live_bytes == 7168 && r->pending_bytes == 0 && r->reserved_bytes == 12288 && r->idle_bytes == 5120);
-    assert_int_equal(r->largest_idle_bytes, 4096); /* the two segments are neighbours, but not one */
-    assert_int_equal(r->device_free_bytes, 0);
-    assert_true(r->idle_bytes + r->device_free_bytes < r->request_bytes);
-    cmi_picture_free(&p);
-}
-
 /* Lists that name one thing many times must not make a small file large. */
 static void sharing_is_no_bomb(void **state)
 {
@@ -342,8 +261,6 @@ int main(void)
         cmocka_unit_test(own_snapshot),
         cmocka_unit_test(nothing_of_a_pickle_is_run),
         cmocka_unit_test(what_does_not_fit_together),
-        cmocka_unit_test(blocks_before_the_window_come_first),
-        cmocka_unit_test(refusal_is_judged_by_its_own_moment),
         cmocka_unit_test(sharing_is_no_bomb),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

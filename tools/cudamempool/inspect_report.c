@@ -80,12 +80,6 @@ static segment_sums look_at_segment(inspect_report *r, const cmi_picture_segment
     return sums;
 }
 
-/* Private pools of this library use their own blocks first, but what is idle in them is everybody's; other private pools keep it. */
-static bool serves_all(const cmi_picture *p, const cmi_picture_pool *pool)
-{
-    return !pool->is_private || (strcmp(p->format, "cudamempool") == 0 && strcmp(p->strings[pool->name], "private") == 0);
-}
-
 static uint64_t driver_room(const inspect_report *r)
 {
     const cmi_picture_device *device = &r->picture->devices[r->device];
@@ -112,7 +106,7 @@ static void look_at_segments(inspect_report *r)
             r->stuck_bytes = sums.idle;
             r->stuck_segment = i;
         }
-        if (!serves_all(p, &p->pools[segment->pool]))
+        if (cmi_picture_is_shut(p, segment->pool))
             continue;
         l->now = larger(l->now, sums.longest_idle);
         l->after_waiting = larger(l->after_waiting, sums.longest_waited);
