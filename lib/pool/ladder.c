@@ -75,17 +75,8 @@ static void promote(climb *c)
 /* The bins once more: flushed slabs and promoted memory may have joined to something that fits. */
 static cmi_block_id bins_again(cmi_pool *pool, const cmi_ask *ask)
 {
-    cmi_heap *heap = &pool->heap;
-    if (ask->at) {
-        return 0;
-    }
-    uint32_t own = cmi_owner_binset(pool, ask->owner, ask->stream, 0);
-    cmi_block_id id = own ? cmi_heap_best_fit(heap, own, ask->bytes, ask->align) : 0;
-    cmi_block_id done = cmi_heap_best_fit(heap, pool->owners[ask->owner].done[0], ask->bytes, ask->align);
-    if (!id || (done && cmi_heap_block(heap, done)->bytes < cmi_heap_block(heap, id)->bytes)) {
-        id = done;
-    }
-    return id ? cmi_heap_take(heap, id, cmi_round_up(cmi_heap_block(heap, id)->offset, ask->align), ask->bytes) : 0;
+    uint32_t own = ask->at ? 0 : cmi_owner_binset(pool, ask->owner, ask->stream, 0);
+    return own ? cmi_pool_take_fit(pool, ask, own) : 0;
 }
 
 /* Thread caches and slabs are emptied before anybody is refused. */

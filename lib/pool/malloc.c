@@ -21,6 +21,12 @@ static cmi_block_id take_aligned(cmi_heap *heap, cmi_block_id id, uint64_t bytes
     return cmi_heap_take(heap, id, cmi_round_up(cmi_heap_block(heap, id)->offset, align), bytes);
 }
 
+cmi_block_id cmi_pool_take_fit(cmi_pool *pool, const cmi_ask *ask, uint32_t own)
+{
+    cmi_block_id id = best_of_two(&pool->heap, own, pool->owners[ask->owner].done[0], ask->bytes, ask->align);
+    return id ? take_aligned(&pool->heap, id, ask->bytes, ask->align) : 0;
+}
+
 void cmi_pool_give_back(cmi_pool *pool, cmi_block_id block, uint32_t binset)
 {
     cmi_heap_make_free(&pool->heap, block, binset, cmi_heap_block(&pool->heap, block)->ticket, CMI_HEAP_NO_STAMP);
@@ -38,16 +44,13 @@ void cmi_pool_hand_out(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id, uint
 
 static cmpool_status malloc_large(cmi_pool *pool, cmi_ask *ask, uint64_t *address)
 {
-    cmi_heap *heap = &pool->heap;
     uint32_t own = cmi_owner_binset(pool, ask->owner, ask->stream, 0);
     if (!own) {
         return CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     }
     cmi_lease_put_back_mine(pool);
-    cmi_block_id id = best_of_two(heap, own, pool->owners[ask->owner].done[0], ask->bytes, ask->align);
-    if (id) {
-        id = take_aligned(heap, id, ask->bytes, ask->align);
-    } else {
+    cmi_block_id id = cmi_pool_take_fit(pool, ask, own);
+    if (!id) {
         cmpool_status status = cmi_ladder_climb(pool, ask, &id);
         if (status != CMPOOL_OK) {
             return status;

@@ -391,6 +391,8 @@ void cmi_pool_live_changed(cmi_pool *pool, uint32_t owner, int64_t bytes, int64_
 cmpool_status cmi_pool_hold(cmi_pool *pool, uint64_t pages);
 /* A BUSY block of the request becomes live, as one that was asked for with this bin set. */
 void cmi_pool_hand_out(cmi_pool *pool, const cmi_ask *ask, cmi_block_id block, uint32_t binset, uint64_t *address);
+/* The smallest free block that holds the request, of this bin set and of what is free for everybody, cut to size: BUSY; 0: none. */
+cmi_block_id cmi_pool_take_fit(cmi_pool *pool, const cmi_ask *ask, uint32_t own);
 /* A BUSY piece of memory this stream may use becomes free space of the owner (the edge of a page, a rest). */
 void cmi_pool_give_back(cmi_pool *pool, cmi_block_id block, uint32_t binset);
 

@@ -92,22 +92,6 @@ static inline CUgraphExec end_capture(cmpool_t set, CUstream stream)
 
 static inline void launch(CUgraphExec exec, CUstream stream) { OK(cuGraphLaunch(exec, stream)); }
 
-static inline void *take_and_use(cmpool_t pool, size_t bytes, CUstream stream)
-{
-    void *block = take(pool, bytes, stream);
-    use(stream, block, bytes);
-    return block;
-}
-
-/* What the program does when one stream is to come after another. */
-static inline void order(CUstream before, CUstream after)
-{
-    CUevent event = sim_test_event();
-    OK(cuEventRecord(event, before));
-    OK(cuStreamWaitEvent(after, event, 0));
-    OK(cuEventDestroy_v2(event));
-}
-
 static inline void end_pool(cmpool_t pool)
 {
     must_be_sound(pool);

@@ -127,6 +127,29 @@ static inline void must_be_unchanged(cmpool_t pool, const cmpool_stats *before)
 #undef CMPOOL_COUNTER
 }
 
+/* What the program does when it passes a block from one stream to another. */
+static inline void order(CUstream before, CUstream after)
+{
+    CUevent event = sim_test_event();
+    OK(cuEventRecord(event, before));
+    OK(cuStreamWaitEvent(after, event, 0));
+    OK(cuEventDestroy_v2(event));
+}
+
+static inline void end_of(cmpool_t pool)
+{
+    must_be_sound(pool);
+    DONE(cmpool_destroy(pool));
+    device_end();
+}
+
+static inline void *take_and_use(cmpool_t pool, size_t bytes, CUstream stream)
+{
+    void *block = take(pool, bytes, stream);
+    use(stream, block, bytes);
+    return block;
+}
+
 /* Driver calls of any kind since the last look. */
 static inline uint64_t driver_calls(void)
 {

@@ -7,20 +7,6 @@
 #include <pthread.h>
 #include <time.h>
 
-static void end(cmpool_t pool)
-{
-    must_be_sound(pool);
-    DONE(cmpool_destroy(pool));
-    device_end();
-}
-
-static void *take_and_use(cmpool_t pool, size_t bytes, CUstream stream)
-{
-    void *block = take(pool, bytes, stream);
-    use(stream, block, bytes);
-    return block;
-}
-
 static void figures_are_exact(void **state)
 {
     (void)state;
@@ -48,7 +34,7 @@ static void figures_are_exact(void **state)
         assert_int_equal(stats.peak_live_bytes, 4096 + 3072);
         give(pool, kept, a);
         assert_int_equal(figures(pool).live_bytes, 0);
-        end(pool);
+        end_of(pool);
     }
 }
 
@@ -75,7 +61,7 @@ static void peaks_are_seen(void **state)
         assert_int_equal(figures(inside).peak_live_bytes, 30 * 1024);
         assert_int_equal(figures(inside).allocations, 60);
         DONE(cmpool_destroy(inside));
-        end(pool);
+        end_of(pool);
     }
 }
 
@@ -105,7 +91,7 @@ static void bad_pointers_are_told(void **state)
         }
         GIVES(CMPOOL_ERR_NOT_OURS, cmpool_free(pool, &pool, a));
         give(pool, other, a);
-        end(pool);
+        end_of(pool);
     }
 }
 
@@ -136,7 +122,7 @@ static void a_cache_keeps_streams_apart(void **state)
             give(pool, take_and_use(pool, 2048, a), a);
         panel.gate_open(gate);
         panel.gate_open(other_gate);
-        end(pool);
+        end_of(pool);
     }
 }
 
@@ -159,7 +145,7 @@ static void what_is_cached_is_free_to_others(void **state)
             DONE(cmpool_trim(pool, 0, NULL));
             assert_int_equal(figures(pool).reserved_bytes, 0);
         }
-        end(pool);
+        end_of(pool);
     }
 }
 
@@ -182,7 +168,7 @@ static void the_end_of_a_stream(void **state)
             OK(cuStreamDestroy_v2(stream));
             give(pool, take_and_use(pool, 60 * MIB, other), other);
         }
-        end(pool);
+        end_of(pool);
     }
 }
 
@@ -226,7 +212,7 @@ static void the_end_of_a_thread(void **state)
         }
         for (int i = 1; i < 8; i += 2)
             give(pool, visits[i].block, a); /* another thread's blocks go to this thread's cache */
-        end(pool);
+        end_of(pool);
     }
 }
 
@@ -244,7 +230,7 @@ static void nothing_is_kept_where_that_is_asked_for(void **state)
             give(pool, take(pool, 512, a), a);
         assert_int_equal(figures(pool).metadata_bytes, metadata);
         give(pool, first, a);
-        end(pool);
+        end_of(pool);
     }
 }
 

@@ -7,20 +7,6 @@
 
 #include <pthread.h>
 
-static void end(cmpool_t pool)
-{
-    must_be_sound(pool);
-    DONE(cmpool_destroy(pool));
-    device_end();
-}
-
-static void *take_and_use(cmpool_t pool, size_t bytes, CUstream stream)
-{
-    void *block = take(pool, bytes, stream);
-    use(stream, block, bytes);
-    return block;
-}
-
 static void figures_are_exact(void **state)
 {
     (void)state;
@@ -47,7 +33,7 @@ static void figures_are_exact(void **state)
         assert_int_equal(stats.live_bytes, 0);
         assert_int_equal(stats.requested_bytes, 0);
         assert_int_equal(stats.peak_live_bytes, 5 * MIB + 512);
-        end(pool);
+        end_of(pool);
     }
 }
 
@@ -72,7 +58,7 @@ static void the_block_freed_last_comes_back(void **state)
     take(pool, 20 * MIB, a); /* they have joined */
     assert_int_equal(figures(pool).reserved_bytes, 20 * MIB);
     DONE(cmpool_free(pool, blocks[0], a));
-    end(pool);
+    end_of(pool);
 }
 
 static void bad_pointers_are_told(void **state)
@@ -96,7 +82,7 @@ static void bad_pointers_are_told(void **state)
         }
         give(pool, block, a);
         DONE(cmpool_free(pool, NULL, a));
-        end(pool);
+        end_of(pool);
     }
 }
 
@@ -124,7 +110,7 @@ static void a_use_elsewhere_ends_the_lease(void **state)
                 give(pool, take_and_use(pool, 12 * MIB, a), a);
             panel.gate_open(gate);
         }
-        end(pool);
+        end_of(pool);
     }
 }
 
@@ -144,7 +130,7 @@ static void leases_keep_streams_apart(void **state)
                 give(pool, take_and_use(pool, 6 * MIB, stream), k == 2 && i % 5 == 0 ? streams[1 - i / 2 % 2] : stream);
             panel.gate_open(gate);
         }
-        end(pool);
+        end_of(pool);
     }
 }
 
@@ -198,7 +184,7 @@ static void blocks_that_other_threads_free(void **state)
         in_another_thread(take_it, &other);
         in_another_thread(free_it, &other); /* a thread ends that had it in mind */
     }
-    end(pool);
+    end_of(pool);
 }
 
 static void what_is_held_is_free_to_others(void **state)
@@ -224,7 +210,7 @@ static void what_is_held_is_free_to_others(void **state)
             DONE(cmpool_trim(sibling, 0, NULL));
         }
         DONE(cmpool_destroy(sibling));
-        end(pool);
+        end_of(pool);
     }
 }
 

@@ -7,22 +7,6 @@
 
 #include <pthread.h>
 
-static void *take_and_use(cmpool_t pool, size_t bytes, CUstream stream)
-{
-    void *block = take(pool, bytes, stream);
-    use(stream, block, bytes);
-    return block;
-}
-
-/* What the program does when it passes a block from one stream to another. */
-static void order(CUstream before, CUstream after)
-{
-    CUevent event = sim_test_event();
-    OK(cuEventRecord(event, before));
-    OK(cuStreamWaitEvent(after, event, 0));
-    OK(cuEventDestroy_v2(event));
-}
-
 static void end(cmpool_t pool)
 {
     must_be_sound(pool);
