@@ -15,7 +15,8 @@ enum { MOST_CONTEXTS = 512 };
 static pthread_mutex_t context_lock = PTHREAD_MUTEX_INITIALIZER;
 static preload_context contexts[MOST_CONTEXTS]; /* no gaps */
 static uint32_t context_count;
-static _Atomic uint32_t generation = 1;              /* rises when a handle may come to mean another context */
+static _Atomic uint32_t generation = 1; /* rises when a handle may come to mean another context */
+_Atomic uint32_t cmi_preload_live_captures;
 static _Atomic int primary_retains[PRELOAD_DEVICES]; /* by the program */
 
 /* What the thread last learned. */
@@ -146,20 +147,10 @@ bool cmi_preload_context_captures(CUcontext handle, int change)
     bool possible = entry && (change > 0 || entry->captures > 0);
     if (possible) {
         entry->captures += (uint32_t)change;
+        atomic_fetch_add(&cmi_preload_live_captures, (uint32_t)change);
     }
     pthread_mutex_unlock(&context_lock);
     return possible;
-}
-
-bool cmi_preload_capture_is_live(void)
-{
-    uint32_t captures = 0;
-    pthread_mutex_lock(&context_lock);
-    for (uint32_t i = 0; i < context_count; i++) {
-        captures += contexts[i].captures;
-    }
-    pthread_mutex_unlock(&context_lock);
-    return captures != 0;
 }
 
 /* Take the context out of the list and end its captures, which end with it. */
@@ -173,6 +164,7 @@ static void forget(CUcontext handle)
     }
     pthread_mutex_unlock(&context_lock);
     atomic_fetch_add(&generation, 1);
+    atomic_fetch_sub(&cmi_preload_live_captures, captures);
     for (; captures; captures--) {
         (void)cmpool_capture_end(0);
     }

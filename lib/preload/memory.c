@@ -42,7 +42,7 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, const void *caller)
     preload_block block = {.bytes = bytes};
     cmpool_t pool;
     void *memory;
-    if (!cmi_preload_here(&block.origin.context, &block.origin.device)) {
+    if (!cmi_preload_here(&block.origin.context, &block.origin.device) || cmi_preload_capture_is_drivers()) {
         return PRELOAD_ASK_DRIVER;
     }
     preload_caller who = cmi_preload_caller(caller, bytes);
@@ -71,6 +71,18 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, const void *caller)
     return cmi_preload_hand_out(pool, &block, address);
 }
 
+/* Whether a thread may allocate and free depends on captures of all threads and on its own mode, which the driver alone knows: it is asked
+ * for the least of memory. */
+PRELOAD_SELDOM CUresult cmi_preload_barred(void)
+{
+    CUdeviceptr probe = 0;
+    CUresult code = PRELOAD_FORWARD(cuMemAlloc_v2, &probe, 1);
+    if (code == CUDA_SUCCESS) {
+        code = PRELOAD_FORWARD(cuMemFree_v2, probe);
+    }
+    return code == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : code;
+}
+
 /* No block starts there, but a pool's memory is there: the driver must not be asked, to which it may be the start of a whole segment. */
 PRELOAD_SELDOM static CUresult refuse_free(CUdeviceptr address)
 {
@@ -86,6 +98,12 @@ CUresult cmi_preload_give_back(CUdeviceptr address, bool ordered, CUstream strea
     const preload_driver *driver = cmi_preload_driver();
     if (driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) {
         return PRELOAD_ASK_DRIVER;
+    }
+    if (cmi_preload_capture_is_drivers() && !ordered && cmi_preload_block_find(address, &block)) {
+        CUresult barred = cmi_preload_barred();
+        if (barred != CUDA_SUCCESS) {
+            return barred;
+        }
     }
     if (!cmi_preload_block_take(address, &block)) {
         return refuse_free(address);

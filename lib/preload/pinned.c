@@ -13,7 +13,8 @@ static CUresult allocate(void **address, size_t bytes, unsigned flags, const voi
     preload_block block = {.bytes = bytes, .origin = {.how = PRELOAD_HOST | flags}};
     cmpool_t pool;
     void *memory;
-    if (!cmi_preload_here(&block.origin.context, &block.origin.device) || cmi_preload_caller(caller, bytes) == PRELOAD_CALLER_BYPASS) {
+    if (!cmi_preload_here(&block.origin.context, &block.origin.device) || cmi_preload_caller(caller, bytes) == PRELOAD_CALLER_BYPASS ||
+        cmi_preload_capture_is_drivers()) {
         return PRELOAD_ASK_DRIVER;
     }
     cmpool_status status = cmi_preload_pool(block.origin.device, &pool);
@@ -87,6 +88,12 @@ static CUresult give_back(void *address)
     uint64_t at = (uint64_t)(uintptr_t)address;
     if (cmi_preload_driver()->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context) {
         return PRELOAD_ASK_DRIVER;
+    }
+    if (cmi_preload_capture_is_drivers() && cmi_preload_block_find_host(at, &block)) {
+        CUresult barred = cmi_preload_barred();
+        if (barred != CUDA_SUCCESS) {
+            return barred;
+        }
     }
     if (!cmi_preload_block_take_host(at, &block)) {
         return find(at, &block) == PRELOAD_DRIVERS ? PRELOAD_ASK_DRIVER : CUDA_ERROR_INVALID_VALUE;

@@ -6,6 +6,7 @@
 
 #include <sched.h>
 #include <stdatomic.h>
+#include <string.h>
 
 enum { VOID_TRIES = 10000 };
 
@@ -35,12 +36,49 @@ static cmpool_status create(int device, cmpool_t *pool)
     return cmpool_create(pool, &config);
 }
 
+/* Whether `device` can be let at memory of `of`. */
+static bool can_reach(int device, int of)
+{
+    int can = 0;
+    const preload_driver *driver = cmi_preload_driver();
+    return driver->cuDeviceCanAccessPeer && driver->cuDeviceCanAccessPeer(&can, device, of) == CUDA_SUCCESS && can;
+}
+
+/* Programs copy between devices without a word: the driver brings its own allocations through the host where it has to, but mapped pages it
+ * reaches only where they were opened. So pools of one process are open to each other's devices; before the one of `device` is made. */
+static void open_to_others(int device)
+{
+    static _Atomic bool said;
+    size_t length = 0;
+    const char *backend = cmi_preload_setting("backend", &length);
+    bool segments = backend && length == 6 && strncmp(backend, "malloc", 6) == 0;
+    for (int other = 0; other < PRELOAD_DEVICES && !segments; other++) {
+        if (other == device || !cmi_preload_pool_of(other)) {
+            continue;
+        }
+        bool there = can_reach(other, device), back = can_reach(device, other);
+        if (there) {
+            atomic_fetch_or(&pools[device].peers, UINT64_C(1) << other);
+        }
+        if (back && !cmi_preload_pool_has_peer(other, device)) {
+            cmi_preload_pool_add_peer(other, device);
+            cmi_preload_contexts_tell(other);
+        }
+        if ((!there || !back) && !atomic_exchange(&said, true)) {
+            cmi_preload_say("cudamempool: devices %d and %d have no access to each other; copies between them need "
+                            "CUDAMEMPOOL_CONF=backend:malloc",
+                            other, device);
+        }
+    }
+}
+
 cmpool_status cmi_preload_make_pool(int device, cmpool_t *pool)
 {
     device_pool *at = &pools[device];
     if (atomic_load(&at->closed)) {
         return CMPOOL_OK;
     }
+    open_to_others(device);
     cmpool_status status = create(device, pool);
     if (status == CMPOOL_OK) {
         cmpool_t none = 0;

@@ -155,6 +155,8 @@ static inline preload_free_sync cmi_preload_free_sync(void)
 }
 /* The option async: whether requests in the order of a stream are the pool's to serve. */
 bool cmi_preload_async_from_pool(void);
+/* The option capture: whether the driver answers while a capture is live. */
+bool cmi_preload_capture_by_driver(void);
 /* The option pinned: whether pinned host memory is the pool's to serve. */
 bool cmi_preload_pinned_from_pool(void);
 /* The option control: whether there is to be a control file. */
@@ -238,6 +240,8 @@ enum { PRELOAD_ASK_DRIVER = -1 };
 CUresult cmi_preload_answer(cmpool_status status);
 /* Make a block that the pool gave known, and hand it to the program; one that cannot be goes back, and the driver may serve. */
 CUresult cmi_preload_hand_out(cmpool_t pool, const preload_block *block, CUdeviceptr *address);
+/* While a capture is live and the driver answers: its code for what this thread may not do now, or CUDA_SUCCESS. */
+CUresult cmi_preload_barred(void);
 /* Take a block back, on a stream if `ordered`. */
 CUresult cmi_preload_give_back(CUdeviceptr address, bool ordered, CUstream stream);
 /* Hand idle pages of a device (-1: the current one) back if the driver's refusal could be turned that way. true: it is worth asking again.
@@ -279,8 +283,11 @@ void cmi_preload_context_dies(CUcontext handle);
 bool cmi_preload_primary_dies(int device);
 /* change is +1 after a capture has begun, -1 after it ended; false: the context has none. */
 bool cmi_preload_context_captures(CUcontext handle, int change);
+extern _Atomic uint32_t cmi_preload_live_captures;
 /* Whether any context has a capture. */
-bool cmi_preload_capture_is_live(void);
+static inline bool cmi_preload_capture_is_live(void) { return atomic_load_explicit(&cmi_preload_live_captures, memory_order_relaxed) != 0; }
+/* Whether one is, and the driver answers then: it may have to refuse, and to break the capture. */
+static inline bool cmi_preload_capture_is_drivers(void) { return cmi_preload_capture_is_live() && cmi_preload_capture_by_driver(); }
 /* Tell the pool of a device, just made, of every context that may use its memory. */
 void cmi_preload_contexts_tell(int device);
 

@@ -144,6 +144,12 @@ bool cmi_preload_pinned_from_pool(void)
 
 bool cmi_preload_control_is_asked_for(void) { return read_choice("control", FLAG_WORDS) % 2 == 1; }
 
+bool cmi_preload_capture_by_driver(void)
+{
+    static _Atomic int known;
+    return choice(&known, "capture", CMPOOL_CHOICES_capture) == 0;
+}
+
 bool cmi_preload_async_from_pool(void)
 {
     static _Atomic int known;

@@ -314,16 +314,22 @@ static int behave_capture(void)
     return 0;
 }
 
-/* A program that asks for memory in a capture that forbids it: the shim serves it where it can, and the capture lives. */
+/* A program that asks for memory, and gives some back, in a capture that forbids it. */
 static int behave_forbidden(void)
 {
     CUstream stream;
     CUgraph graph = NULL;
-    CUdeviceptr address;
+    CUdeviceptr address, before;
     MUST(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    SAY(cu->cuMemAlloc(&before, MIB));
     SAY(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
     SAY(cu->cuMemAlloc(&address, MIB));
     SAY(cu->cuStreamEndCapture(stream, &graph));
+    SAY(cu->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    SAY(cu->cuMemFree(before));
+    SAY(cu->cuStreamEndCapture(stream, &graph));
+    SAY(cu->cuMemAlloc(&address, MIB));
+    SAY(cu->cuMemFree(address));
     return 0;
 }
 
@@ -412,6 +418,33 @@ static int behave_peer(void)
     SAY(cu->cuStreamSynchronize(stream));
     SAY(cu->cuMemFree(late));
     SAY(cu->cuMemFree(early));
+    return 0;
+}
+
+/* A copy from one device to another of a program that never enabled peer access. */
+static int behave_between(void)
+{
+    CUcontext second;
+    CUdeviceptr here, there;
+    CUstream stream;
+    MUST(cu->cuMemAlloc(&here, 3 * MIB));
+    MUST(cu->cuDevicePrimaryCtxRetain(&second, 1));
+    MUST(cu->cuCtxSetCurrent(second));
+    MUST(cu->cuMemAlloc(&there, 3 * MIB));
+    MUST(cu->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (int i = 0; i < 10; i++) {
+        CUdeviceptr late;
+        SAY(cu->cuMemcpyDtoDAsync(there, here, 3 * MIB, stream));
+        SAY(cu->cuMemcpyDtoDAsync(here, there, 3 * MIB, stream));
+        MUST(cu->cuCtxSetCurrent(primary));
+        SAY(cu->cuMemAlloc(&late, 30 * MIB));
+        MUST(cu->cuCtxSetCurrent(second));
+        SAY(cu->cuMemcpyDtoDAsync(there, late + 20 * MIB, 3 * MIB, stream));
+        SAY(cu->cuMemFree(late));
+    }
+    SAY(cu->cuStreamSynchronize(stream));
+    SAY(cu->cuMemFree(there));
+    SAY(cu->cuMemFree(here));
     return 0;
 }
 
@@ -808,6 +841,7 @@ static const struct {
     {"reset", behave_reset},
     {"contexts", behave_contexts},
     {"peer", behave_peer},
+    {"between", behave_between},
     {"sibling", behave_sibling},
     {"ipc", behave_ipc},
     {"exit", behave_exit},

@@ -50,6 +50,7 @@
     X(cuMemHostGetFlags, cuMemHostGetFlags, 2030, (unsigned *flags, void *address))                                                       \
     X(cuMemHostGetDevicePointer, cuMemHostGetDevicePointer_v2, 3020, (CUdeviceptr * device, void *address, unsigned flags))               \
     X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 3020, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))                   \
+    X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, 3020, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))                   \
     X(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010, (CUipcMemHandle * handle, CUdeviceptr address))                                         \
     X(cuStreamCreate, cuStreamCreate, 2000, (CUstream * stream, unsigned flags))                                                          \
     X(cuStreamDestroy, cuStreamDestroy_v2, 4000, (CUstream stream))                                                                       \

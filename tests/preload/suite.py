@@ -29,11 +29,8 @@ EXPECTED = {
     "simcuda/test_core_memory": {"values_are_reused": COUNTS, "alloc_and_free": COUNTS},
     "simcuda/test_core_panel": {"calls_are_counted_in_groups": COUNTS, "copies_are_touches": PAGES, "rectangles_move_bytes": PAGES},
     "simcuda/test_core_races": {"free_too_early": "the library makes such frees safe", "use_after_destroy": COUNTS},
-    "simcuda/test_core_streams": {"context_destroy": COUNTS},
+    "simcuda/test_core_streams": {"context_destroy": COUNTS, "peers": "pools of one process are open to each other's devices; the manual says so"},
     "simcuda/test_core_threads": {"threads_do_not_disturb_each_other": COUNTS},
-    "simcuda/test_rt_capture": {
-        "who_is_barred": "served in a capture where the driver refuses and breaks it; the manual says so",
-        "an_invalid_capture_takes_no_work": "served in a capture where the driver refuses and breaks it; the manual says so"},
     "simcuda/test_rt_graph": {"memory_freed_under_a_graph": PAGES},
     "simcuda/test_rt_ipc": {
         "handles_of_memory": "no CUDA IPC; the manual says so", "opened_in_another_process": "no CUDA IPC; the manual says so",

@@ -22,8 +22,9 @@ KINDS = {
     "plugin": [os.path.join(HERE, "client_lookup"), os.path.join(HERE, "client_plugin.so")],
 }
 # Requests that a program makes in vain are the driver's to refuse, so these reach it: sizes that are none or too large, bad arguments.
-PASSED_ON = {"malloc": 4, "pitch": 5}
-SAME = ["malloc", "free", "pitch", "info", "attributes", "capture", "reset", "contexts", "peer", "sibling", "exit", "fork", "threads", "ends"]
+# So do those during a capture.
+PASSED_ON = {"malloc": 4, "pitch": 5, "capture": 2, "forbidden": 2}
+SAME = ["malloc", "free", "pitch", "info", "attributes", "capture", "forbidden", "reset", "contexts", "peer", "between", "sibling", "exit", "fork", "threads", "ends"]
 
 
 def run(command, preload=False, device=DEVICES, **more):
@@ -151,10 +152,15 @@ class Clients(unittest.TestCase):
         self.assertEqual(sources(CUDAMEMPOOL_CONF="share:libplain,backend:malloc")[2], set())
 
     def test_capture_that_forbids_memory_lives(self):
-        """The one difference in a capture: where the driver refuses and breaks it, the pool has memory that is ready."""
-        self.assertIn("900", run(KINDS["linked"] + ["forbidden"]).stdout)
-        outcomes, _ = split(run(KINDS["linked"] + ["forbidden"], preload=True).stdout)
-        self.assertEqual([line.rpartition(" ")[2] for line in outcomes], ["0", "0", "0"])
+        """capture:pool serves from what is ready, where the driver refuses and breaks the capture."""
+        plain, _ = split(run(KINDS["linked"] + ["forbidden"]).stdout)
+        self.assertIn("900", [line.rpartition(" ")[2] for line in plain])
+        outcomes, counts = split(run(KINDS["linked"] + ["forbidden"], preload=True, CUDAMEMPOOL_CONF="capture:pool").stdout)
+        self.assertEqual([line.rpartition(" ")[2] for line in outcomes], ["0"] * len(plain))
+        self.assertEqual((counts["cuMemAlloc_v2"], counts["races"]), (0, 0))
+        plain, _ = split(run(KINDS["linked"] + ["capture"]).stdout)
+        outcomes, counts = split(run(KINDS["linked"] + ["capture"], preload=True, CUDAMEMPOOL_CONF="capture:pool").stdout)
+        self.assertEqual((outcomes, counts["cuMemAlloc_v2"]), (plain, 0))
 
     def test_ipc_of_pool_memory(self):
         served = run(KINDS["linked"] + ["ipc"], preload=True)
