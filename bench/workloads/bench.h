@@ -40,7 +40,8 @@ typedef struct bench_device {
     void *self;
     int (*stream_create)(void *self, void **stream);
     int (*order)(void *self, void *before, void *after); /* what follows on after comes behind what is on before */
-    uint64_t (*inside_ns)(void);                         /* real time spent inside the simulated driver; NULL on a real one */
+    /* Of a simulated driver, else NULL: real time spent inside it, calls about memory, calls on which the host waited. */
+    uint64_t (*inside_ns)(void), (*memory_calls)(void), (*host_waits)(void);
 } bench_device;
 
 /* ---- figures ------------------------------------------------------------------------------------------------------------------ */
@@ -100,6 +101,7 @@ struct bench_run {
     unsigned rounds, round;
     double start_ns, inside_start_ns;
     double ns[BENCH_ROUNDS], inside_ns[BENCH_ROUNDS]; /* an operation, of the rounds so far */
+    uint64_t operations, memory_calls, host_waits;    /* of all rounds */
     uint64_t refused;
     double figures[BENCH_FIGURES]; /* NAN: not measured */
 };

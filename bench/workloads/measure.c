@@ -98,12 +98,16 @@ const size_t *bench_draw_sizes(size_t largest, uint64_t *state)
 
 /* ---- rounds --------------------------------------------------------------------------------------------------------------------- */
 
-static double inside(const bench_run *run) { return run->device->inside_ns != NULL ? (double)run->device->inside_ns() : 0; }
+static uint64_t count(uint64_t (*counter)(void)) { return counter != NULL ? counter() : 0; }
+
+static double inside(const bench_run *run) { return (double)count(run->device->inside_ns); }
 
 void bench_round_begin(bench_run *run)
 {
     if (run->round == 0)
         bench_latency_restart();
+    run->memory_calls -= count(run->device->memory_calls);
+    run->host_waits -= count(run->device->host_waits);
     run->inside_start_ns = inside(run);
     run->start_ns = bench_now_ns();
 }
@@ -113,6 +117,9 @@ void bench_round_end(bench_run *run, uint64_t operations)
     double took = bench_now_ns() - run->start_ns;
     run->ns[run->round] = took / (double)operations;
     run->inside_ns[run->round] = (inside(run) - run->inside_start_ns) / (double)operations;
+    run->memory_calls += count(run->device->memory_calls);
+    run->host_waits += count(run->device->host_waits);
+    run->operations += operations;
     run->round++;
 }
 
@@ -132,6 +139,8 @@ void bench_rounds_figures(bench_run *run)
     if (run->device->inside_ns != NULL) {
         run->figures[BENCH_driver_ns] = run->inside_ns[best];
         run->figures[BENCH_own_ns] = run->ns[best] - run->inside_ns[best];
+        run->figures[BENCH_memory_calls] = (double)run->memory_calls / (double)run->operations;
+        run->figures[BENCH_host_waits] = (double)run->host_waits / (double)run->operations;
     }
     run->figures[BENCH_refused] = (double)run->refused;
     qsort(run->ns, run->round, sizeof *run->ns, by_value);

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree as ElementTree
 
 TOOL = SOURCE = None
 LITTLE = ("--count", "20", "--live", "40", "--rounds", "2")
@@ -90,6 +91,25 @@ class Bench(unittest.TestCase):
         done = bench(*LITTLE, "--profile", "--workload", "pair-4k")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"(?m)^pair-4k +\d")
+
+    def test_side_by_side(self):
+        """The runner of the comparison, with the allocators that need no package."""
+        with tempfile.TemporaryDirectory() as folder:
+            out = os.path.join(folder, "peers")
+            names = ["cudamempool", "driver", "nothing"]
+            done = subprocess.run([sys.executable, os.path.join(SOURCE, "bench/peers/run.py"), os.path.dirname(os.path.dirname(TOOL)), "--out", out,
+                                   "--count", "20", "--rounds", "1", "--repeat", "1", "--workload", "pair-512", "--workload", "record-use",
+                                   *[word for name in names for word in ("--only", name)]], capture_output=True, text=True, timeout=500)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            with open(f"{out}.json", encoding="utf-8") as file:
+                result = json.load(file)
+            with open(f"{out}.md", encoding="utf-8") as file:
+                self.assertIn("| pair-512 |", file.read())
+            self.assertEqual(ElementTree.parse(f"{out}.svg").getroot().tag, "{http://www.w3.org/2000/svg}svg")
+        self.assertEqual(list(result["allocators"]), names)
+        self.assertEqual(len(result["rows"]), 3 * 4)  # pair-512 in one order of the device, record-use in three
+        self.assertEqual([row for row in result["rows"] if "failed" in row], [])
+        self.assertEqual({row["allocator"] for row in result["rows"] if "skipped" in row}, {"driver"})
 
     def test_bad_words(self):
         for words, said in ((["--workload", "nosuch"], "nosuch"), (["--device", "sim:1GiB"], "cuda:N"), (["--rounds", "6"], "0 to 5"),
