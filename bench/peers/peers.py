@@ -44,6 +44,7 @@ def torch(version, cudart, old_strings, **more):
 
 def rmm(name, arena):
     return Peer(f"RMM 24.12's {name} over cudaMalloc", "peer_rmm.cpp", "rmm-24.12.1", 12, [f"-DPEER_ARENA={arena}", *RMM_FLAGS],
+                environment={"RMM_DEBUG_LOG_FILE": os.devnull},
                 include=["librmm/include", "librmm/include/rapids/libcudacxx", "librmm/include/rapids"],
                 libraries=["librmm/lib64/libfmt.so.11", "librmm/lib64/libspdlog.so.1.14"])
 

@@ -49,6 +49,10 @@ static int open_allocator(const task *t, const bench_allocator **allocator)
 
 static int stream_create(void *self, void **stream) { return device_stream_create(self, (cmpool_stream *)stream); }
 
+static const device_panel *panel;
+static uint64_t memory_calls(void) { return panel->calls(SIMCUDA_MEMORY); }
+static uint64_t host_waits(void) { return panel->calls(SIMCUDA_HOST_SYNC); }
+
 static int (*device_order)(void *self, cmpool_stream before, cmpool_stream after);
 static int order(void *self, void *before, void *after) { return device_order(self, before, after); }
 
@@ -72,7 +76,13 @@ static int run_on(const task *t, device *d, bench_crew *crew, unsigned worker, b
     if (code != EXIT_FINE)
         return code;
     device_order = device_operations(d).order;
-    bench_device seen = {.self = d, .stream_create = stream_create, .order = order, .inside_ns = device_get_panel(d)->inside_ns};
+    bench_device seen = {.self = d, .stream_create = stream_create, .order = order};
+    panel = device_get_panel(d);
+    if (t->words.simulated) {
+        seen.inside_ns = panel->inside_ns;
+        seen.memory_calls = memory_calls;
+        seen.host_waits = host_waits;
+    }
     bench_run run = begin_run(t, allocator, &seen);
     run.crew = crew;
     run.worker = worker;
