@@ -66,7 +66,8 @@ def text(name: str, *arguments: object) -> str:
     """What a function that returns a string returns."""
     found = getattr(_load()[0], name)
     found.restype = ctypes.c_char_p
-    return found(*arguments).decode()
+    value: bytes = found(*arguments)
+    return value.decode()
 
 
 def check(status: int, call: str) -> None:
@@ -82,7 +83,8 @@ def counter_names() -> tuple[str, ...]:
 
 def pool(device: int) -> int:
     """The handle of a device's pool; 0: none yet."""
-    return function("cmpool_torch_pool", ctypes.c_int, result=ctypes.c_uint64)(device)
+    handle: int = function("cmpool_torch_pool", ctypes.c_int, result=ctypes.c_uint64)(device)
+    return handle
 
 
 def counters(device: int) -> dict[str, int]:

@@ -35,7 +35,8 @@ class MemPool:
         return self._users
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
-        return _snapshot.memory_snapshot()["segments"]
+        segments: list[dict[str, Any]] = _snapshot.memory_snapshot()["segments"]
+        return segments
 
 
 @contextlib.contextmanager
@@ -44,7 +45,7 @@ def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
     core = torch._C
     index = torch.cuda.current_device() if device is None else torch.cuda._utils._get_device_index(device)
     begin = getattr(core, "_cuda_beginAllocateCurrentThreadToPool", None) or core._cuda_beginAllocateToPool
-    end = getattr(core, "_cuda_endAllocateToPool", None) or core._cuda_endAllocateCurrentStreamToPool
+    end = getattr(core, "_cuda_endAllocateToPool", None) or getattr(core, "_cuda_endAllocateCurrentStreamToPool")
     begin(index, pool.id)
     pool._users += 1
     try:

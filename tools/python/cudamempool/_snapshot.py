@@ -24,7 +24,8 @@ def _take() -> dict[str, Any]:
         name = os.path.join(folder, "snapshot.json")
         _library.check(_library.function("cmpool_snapshot_write", ctypes.c_char_p)(name.replace("%", "%%").encode()), "cmpool_snapshot_write")
         with open(name, encoding="utf-8") as file:
-            return json.load(file)
+            taken: dict[str, Any] = json.load(file)
+            return taken
 
 
 def _rows(table: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -29,7 +29,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None and finder is not self else None
+            spec: Optional[importlib.machinery.ModuleSpec] = find(name, path, target) if find is not None and finder is not self else None
             if spec is not None:
                 if spec.loader is not None and not isinstance(spec.loader, _Loader):
                     spec.loader = _Loader(spec.loader)
