@@ -340,8 +340,15 @@ static outcome plan(climb *c, cmi_block_id *block, cmpool_status *status)
     }
     wanted create_first;
     outcome chosen = choose_pages(c, &window, growth, &create_first, status);
-    if (chosen == PLAN_SHORT && c->use_siblings && !c->in_place && !ask->at && find_empty_window(c, &window)) {
+    if (chosen == PLAN_SHORT && c->use_siblings && !c->in_place && !ask->at && !pool->segmented) {
+        bool empty = find_empty_window(c, &window);
+        if (!empty) { /* wherever that may be */
+            window = (cmi_window){.pages = (uint32_t)cmi_div_up(ask->bytes, pool->heap.source.page_bytes)};
+        }
         chosen = choose_pages(c, &window, growth, &create_first, status);
+        if (chosen == PLAN_DONE && !empty) { /* pages enough, but nowhere to bring them to */
+            return cmi_plan_want_addresses(c, status);
+        }
     }
     if (chosen != PLAN_DONE) {
         return chosen;

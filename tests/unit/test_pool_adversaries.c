@@ -134,6 +134,41 @@ static void large_blocks_cannot_fragment(void **state)
 }
 
 /* Small blocks hold their pages; a refusal comes only when too few pages carry nothing. */
+/* All pages are idle, but the best window takes a part of one that is then missing, and too few addresses are left to do without any. */
+static void addresses_are_no_reason_to_refuse(void **state)
+{
+    (void)state;
+    device_start("sim:30MiB");
+    cmpool_t pool = pool_with(NULL);
+    void *region;
+    char *small = take(pool, 1000, NULL), *blocks_of_pages[3];
+    static const size_t pages[] = {11, 1, 2};
+    for (int i = 0; i < 3; i++)
+        blocks_of_pages[i] = take(pool, pages[i] * PAGE, NULL);
+    assert_int_equal(PAGE_OF(blocks_of_pages[2]), PAGE_OF(small) + 13);
+    give(pool, blocks_of_pages[1], NULL);
+    DONE(cmpool_trim(pool, 14 * PAGE, NULL)); /* a hole amid the rest */
+    assert_int_equal(panel.sibling_take(0, PAGE, NULL), 0);
+    char *rest = take(pool, PAGE - 65536, NULL); /* of the page of small blocks */
+    assert_int_equal(PAGE_OF(rest), PAGE_OF(small));
+    DONE(cmpool_region_create(pool, &region, 4 * PAGE)); /* addresses that are in use */
+    uint64_t addresses = figures(pool).address_bytes;
+    give(pool, small, NULL);
+    give(pool, rest, NULL);
+    give(pool, blocks_of_pages[0], NULL);
+    give(pool, blocks_of_pages[2], NULL);
+    void *all = take(pool, 14 * PAGE, NULL);
+    void *more = &all;
+    GIVES(CMPOOL_ERR_OUT_OF_DEVICE_MEMORY, cmpool_malloc(pool, &more, 512, NULL));
+    assert_true(figures(pool).address_bytes > addresses);
+    give(pool, all, NULL);
+    DONE(cmpool_region_destroy(pool, region, NULL));
+    panel.sibling_return(0, PAGE);
+    must_be_sound(pool);
+    DONE(cmpool_destroy(pool));
+    device_end();
+}
+
 static void small_blocks_hold_only_their_pages(void **state)
 {
     (void)state;
@@ -279,9 +314,13 @@ static void pools_come_and_go(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(large_blocks_cannot_fragment),      cmocka_unit_test(small_blocks_hold_only_their_pages),
-        cmocka_unit_test(room_does_not_invite_waste),        cmocka_unit_test(streams_cost_a_slab_each),
-        cmocka_unit_test(many_pools_fit_into_the_addresses), cmocka_unit_test(pools_come_and_go),
+        cmocka_unit_test(large_blocks_cannot_fragment),
+        cmocka_unit_test(small_blocks_hold_only_their_pages),
+        cmocka_unit_test(addresses_are_no_reason_to_refuse),
+        cmocka_unit_test(room_does_not_invite_waste),
+        cmocka_unit_test(streams_cost_a_slab_each),
+        cmocka_unit_test(many_pools_fit_into_the_addresses),
+        cmocka_unit_test(pools_come_and_go),
     };
     return cmocka_run_group_tests(tests, sim_test_open, NULL);
 }
