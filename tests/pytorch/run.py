@@ -141,8 +141,11 @@ def install(folder, version):
         subprocess.run([sys.executable, "-m", "venv", place], check=True)
     wanted = f"torch=={version}" if version else "torch"
     subprocess.run([python, "-m", "pip", "install", "--quiet", wanted, "numpy"], check=True)
-    for packages in NEEDS.values():  # where they cannot be had, their case is not run
-        subprocess.run([python, "-m", "pip", "install", "--quiet", wanted, *packages], check=False)
+    for packages in NEEDS.values():  # where they cannot be had, or pip finds no versions that go with this PyTorch, their case is not run
+        try:
+            subprocess.run([python, "-m", "pip", "install", "--quiet", wanted, *packages], check=False, timeout=600)
+        except subprocess.TimeoutExpired:
+            print(f"{', '.join(packages)}: given up", flush=True)
     return python
 
 
