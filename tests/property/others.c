@@ -91,6 +91,13 @@ bool do_pause(world *w, const operation *step)
     if (world_take_failure(w)) {
         resumed = cmpool_resume(pool->handle);
     }
+    if (resumed == CMPOOL_ERR_LIMIT && pool->limit) { /* what is live is more than the limit, and for a part of it that counts */
+        if (!world_expect(w, "cmpool_set_limit", cmpool_set_limit(pool->handle, 0), CMPOOL_OK)) {
+            return false;
+        }
+        resumed = cmpool_resume(pool->handle);
+        (void)cmpool_set_limit(pool->handle, pool->limit);
+    }
     return (may_fail || world_expect(w, "cmpool_pause", status, CMPOOL_OK)) && world_expect(w, "cmpool_resume", resumed, CMPOOL_OK);
 }
 

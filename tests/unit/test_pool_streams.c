@@ -250,6 +250,42 @@ static void recorded_uses_come_first(void **state)
     }
 }
 
+/* Neighbours that other streams have to finish with become one block, which is behind all of those: also where all but one have an event.
+ */
+static void joined_blocks_are_behind_all_their_streams(void **state)
+{
+    (void)state;
+    EACH_SMALL_DEVICE(words)
+    {
+        for (int turn = 0; turn < 4; turn++) { /* whichever is freed first, and whichever has an event */
+            device_start(words);
+            cmpool_t pool = pool_with(NULL);
+            CUstream own = sim_test_stream(), users[2] = {sim_test_stream(), sim_test_stream()}, next = sim_test_stream();
+            void *blocks[2] = {take_and_use(pool, 4 * MIB, own), take_and_use(pool, 4 * MIB, own)};
+            uint64_t others = census_of(0).free_bytes;
+            assert_int_equal(panel.sibling_take(0, others, NULL), 0);
+            int gates[2];
+            for (int i = 0; i < 2; i++) {
+                order(own, users[i]);
+                gates[i] = panel.gate_close(users[i]);
+                DONE(cmpool_record_use(pool, blocks[i], users[i]));
+                use(users[i], blocks[i], 4 * MIB);
+            }
+            give(pool, blocks[turn & 1], own);
+            give(pool, blocks[!(turn & 1)], own);
+            DONE(cmpool_stream_retire(0, own));
+            DONE(cmpool_stream_retire(0, users[turn >> 1]));
+            void *both = take_and_use(pool, 8 * MIB, next);
+            assert_int_equal(panel.races(), 0);
+            for (int i = 0; i < 2; i++)
+                panel.gate_open(gates[i]);
+            give(pool, both, next);
+            panel.sibling_return(0, others);
+            end(pool);
+        }
+    }
+}
+
 static void a_free_may_name_another_stream(void **state)
 {
     (void)state;
@@ -543,6 +579,7 @@ int main(void)
         cmocka_unit_test(streams_that_must_not_wait),
         cmocka_unit_test(waiting_first_keeps_the_footprint),
         cmocka_unit_test(recorded_uses_come_first),
+        cmocka_unit_test(joined_blocks_are_behind_all_their_streams),
         cmocka_unit_test(a_free_may_name_another_stream),
         cmocka_unit_test(handles_come_back),
         cmocka_unit_test(dead_streams_are_waited_for),
