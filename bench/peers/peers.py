@@ -110,6 +110,9 @@ def build_peer(name, build, packages, cuda):
     folder = os.path.join(build, "peers")
     os.makedirs(folder, exist_ok=True)
     out = os.path.join(folder, f"{name}.so")
+    newest = max(os.path.getmtime(path) for path in (__file__, os.path.join(HERE, peer.source), os.path.join(WORKLOADS, "bench.h")))
+    if os.path.exists(out) and os.path.getmtime(out) > newest:
+        return out, None
     libraries = [os.path.join(packages, peer.package, path) for path in peer.libraries] if peer.package else []
     libraries += [os.path.join(build, "simcuda", f"libcudart.so.{peer.cudart}"), os.path.join(build, "simcuda/libcuda.so.1")]
     include = [*peer.folders(packages), os.path.join(cuda, "include/cccl"), os.path.join(cuda, "include")]

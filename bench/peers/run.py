@@ -71,8 +71,8 @@ def better(old, new):
         return new
     if "ns" not in new:
         return old
-    best = dict(new if new["ns"] < old["ns"] else old)
-    for key in ("p50_ns", "p99_ns", "p999_ns", "worst_ns", "own_ns", "first_ns"):
+    best = dict(new if report.own(new) < report.own(old) else old)
+    for key in ("p50_ns", "p99_ns", "p999_ns", "worst_ns", "first_ns"):
         if key in old and key in new:
             best[key] = min(old[key], new[key])
     return best
@@ -99,7 +99,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--instructions", action="store_true")
     parser.add_argument("--out", default="peers", help="name of the results, without extension")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     packages = os.path.join(given.build, "peers/packages")
     if given.install:
         os.makedirs(packages, exist_ok=True)
@@ -127,7 +127,7 @@ def main():
             for key in ("about", "allocator", "device", "operation"):
                 row.pop(key, None)
             result["rows"].append({**row, "workload": label, "order": order, "allocator": name})
-        shown = [f"{name} {row['ns']:.0f}" for name, row in best.items() if "ns" in row]
+        shown = [f"{name} {report.own(row):.0f}" for name, row in best.items() if "ns" in row]
         print(f"{label} ({order}): {', '.join(shown)}", file=sys.stderr, flush=True)
     if given.instructions:
         result["instructions"] = {workload: {name: runner.instructions(name, allocator, workload, *pair) for name, allocator in allocators.items()}

@@ -80,11 +80,12 @@ bool bench_is_replay(const bench_workload *workload);
 /* Why an allocator cannot run a workload, or NULL. */
 const char *bench_cannot(const bench_workload *workload, const bench_allocator *allocator);
 
-/* Rates of workers that run side by side; processes share it. A rate is operations a nanosecond. */
+/* Rates of workers that run side by side, and the processor time that each one's operation took; processes share it. A rate is operations a
+ * nanosecond. */
 typedef struct bench_crew {
     pthread_barrier_t gate;
     unsigned workers;
-    double rate[BENCH_ROUNDS][BENCH_MOST_WORKERS];
+    double rate[BENCH_ROUNDS][BENCH_MOST_WORKERS], cpu_ns[BENCH_ROUNDS][BENCH_MOST_WORKERS];
 } bench_crew;
 void bench_crew_begin(bench_crew *crew, unsigned workers, bool processes);
 /* The round in which all together were quickest. */
@@ -99,9 +100,9 @@ struct bench_run {
     unsigned worker;               /* of processes: which one this is */
     uint64_t count, live;
     unsigned rounds, round;
-    double start_ns, inside_start_ns;
-    double ns[BENCH_ROUNDS], inside_ns[BENCH_ROUNDS]; /* an operation, of the rounds so far */
-    uint64_t operations, memory_calls, host_waits;    /* of all rounds */
+    double start_ns, cpu_start_ns, inside_start_ns;
+    double ns[BENCH_ROUNDS], cpu_ns[BENCH_ROUNDS], inside_ns[BENCH_ROUNDS]; /* an operation, of the rounds so far */
+    uint64_t operations, memory_calls, host_waits;                          /* of all rounds */
     uint64_t refused;
     double figures[BENCH_FIGURES]; /* NAN: not measured */
 };
@@ -115,6 +116,7 @@ void bench_rounds_figures(bench_run *run);
 /* ---- helpers (measure.c) -------------------------------------------------------------------------------------------------------- */
 
 double bench_now_ns(void);
+double bench_thread_ns(void); /* processor time of the calling thread */
 void bench_fail(const char *what, int code) __attribute__((noreturn));
 void *bench_memory(size_t count, size_t size);
 void *bench_stream(const bench_run *run);

@@ -66,6 +66,6 @@ void bench_replay(bench_run *run)
     free(blocks);
     free(streams);
     if (run->device->inside_ns != NULL)
-        run->figures[BENCH_first_ns] = run->ns[0] - run->inside_ns[0];
+        run->figures[BENCH_first_ns] = run->cpu_ns[0] - run->inside_ns[0];
     bench_rounds_figures(run);
 }

@@ -22,10 +22,11 @@ static void *work(void *argument)
         a->give(bench_take(run, bytes, me->stream), bytes, me->stream);
     for (unsigned round = 0; round < run->rounds; round++) {
         pthread_barrier_wait(&me->crew->gate);
-        double start = bench_now_ns();
+        double start = bench_now_ns(), cpu = bench_thread_ns();
         for (uint64_t i = 0; i < run->count; i++)
             a->give(a->take(bytes, me->stream), bytes, me->stream);
         me->crew->rate[round][me->number] = (double)run->count / (bench_now_ns() - start);
+        me->crew->cpu_ns[round][me->number] = (bench_thread_ns() - cpu) / (double)run->count;
     }
     return NULL;
 }
