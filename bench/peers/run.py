@@ -80,7 +80,7 @@ def better(old, new):
 
 def tasks(given):
     if given.traces:
-        return [(os.path.basename(trace).partition(".")[0], "eager", [trace]) for trace in given.traces]
+        return [(os.path.basename(trace).partition(".cmtrace")[0], "eager", [trace]) for trace in given.traces]
     chosen = given.workload or WORKLOADS
     return [(workload, order, ["--workload", workload, "--count", str(given.count or WORKLOADS[workload])]) for order in ("eager", "lazy", "random:1") for workload in chosen
             if order == "eager" or workload in ORDERED]

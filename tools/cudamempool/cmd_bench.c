@@ -123,7 +123,8 @@ static int bench_trace(const bench_workload *workload, const char *file, const b
     const char *slash = strrchr(file, '/'), *name = slash != NULL ? slash + 1 : file;
     if (cmi_trace_read(file, &trace, fault, sizeof fault) != 0)
         return tool_say_plain(EXIT_BAD_INPUT, fault);
-    snprintf(label, sizeof label, "%.*s", (int)strcspn(name, "."), name);
+    const char *suffix = strstr(name, ".cmtrace");
+    snprintf(label, sizeof label, "%.*s", suffix != NULL ? (int)(suffix - name) : (int)strlen(name), name);
     int code = bench_one(workload, &trace, label, options);
     cmi_trace_free(&trace);
     return code;
