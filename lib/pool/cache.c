@@ -232,7 +232,8 @@ void cmi_cache_after_malloc(cmi_pool *pool, const cmi_ask *ask, uint32_t binset,
     }
     cmi_cache *cache = lane->cache;
     int64_t count = 0;
-    while (bin->count < bin->room / 2 && cmi_cache_bytes_in(cache) + (uint64_t)(count + 1) * bin->bytes <= cache->limit) {
+    while (!pool->device->tight && bin->count < bin->room / 2 &&
+           cmi_cache_bytes_in(cache) + (uint64_t)(count + 1) * bin->bytes <= cache->limit) {
         cmi_cached_slot slot;
         if (!cmi_heap_slot_cache(&pool->heap, binset, class_index, &slot.address, &slot.slab)) {
             break;

@@ -133,7 +133,7 @@ cmpool_status cmi_device_open(cmi_device *device, int ordinal, const cmi_options
         device->contexts[0] = (cmi_context){.handle = device->primary};
         device->ticket = 1;
         device->full = device->lost = false;
-        device->slow_since_full = 0;
+        device->slow_since_full = device->tight = 0;
         device->unretired_streams = 0;
         status = cmi_stream_open(device) ? open_store(device, options, peers, peer_count) : CMPOOL_ERR_OUT_OF_HOST_MEMORY;
     } else {

@@ -18,7 +18,9 @@ static cmpool_status hold_segment(climb *c, uint64_t pages, cmi_block_id *block)
         }
         status = cmi_pool_add_segment(c->pool, CMI_RANGE_MALLOC, wanted, block);
     } while (status == CMPOOL_ERR_BUSY); /* the margin has grown, once */
-    device->full = device->full || status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY;
+    if (status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY) {
+        cmi_device_is_full(device);
+    }
     return status;
 }
 

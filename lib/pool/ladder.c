@@ -340,6 +340,7 @@ cmpool_status cmi_ladder_climb(cmi_pool *pool, cmi_ask *ask, cmi_block_id *block
     if (ask->captured) {
         cmi_capture_found();
     }
+    device->tight -= device->tight > 0;
     if (device->full && ++device->slow_since_full >= PROBE_FULL_EVERY) {
         device->full = false; /* others may have given memory back */
         device->slow_since_full = 0;

@@ -12,9 +12,11 @@
 
 enum { HELD = 1, HELD_MOST = 16, MOST_LUCK = 32, ONE_IN = 16 };
 
-static inline unsigned place_of_address(uint64_t address)
+/* By what does not depend on where the driver has put the range, so that a program that is run again finds the same. */
+static inline unsigned place_of_address(const cmi_lane *lane, uint64_t address)
 {
-    return (unsigned)((address / CMI_UNIT * UINT64_C(0x9E3779B97F4A7C15)) >> 32) % CMI_LEASES;
+    uint64_t offset = address - lane->cache->slabs.base;
+    return (unsigned)((offset / CMI_UNIT * UINT64_C(0x9E3779B97F4A7C15)) >> 32) % CMI_LEASES;
 }
 
 static inline unsigned place_of_bytes(uint64_t requested)
@@ -57,7 +59,7 @@ bool cmi_lease_hold(cmi_lane *lane, uint64_t address)
     if (!all || !address || all->held_count == HELD_MOST) {
         return false;
     }
-    unsigned place = place_of_address(address);
+    unsigned place = place_of_address(lane, address);
     cmi_lease *lease = &all->places[place];
     if (lease->address != address || (all->held & bit(place)) ||
         atomic_load_explicit(&lease->block->lease, memory_order_relaxed) != lease->number) {
@@ -78,6 +80,13 @@ bool cmi_lease_hold(cmi_lane *lane, uint64_t address)
 
 /* ---- under the device lock ---------------------------------------------------------------------- */
 
+/* Where the pool has nearly all of the device, or the driver has refused pages, each block is to lie where it fits best. */
+static bool is_short(const cmi_pool *pool)
+{
+    const cmi_device *device = pool->device;
+    return device->tight || pool->reserved_pages * device->page_bytes > device->total_bytes / 8 * 7;
+}
+
 void cmi_lease_grant(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id)
 {
     cmi_block *block = cmi_heap_block(&pool->heap, id);
@@ -89,8 +98,11 @@ void cmi_lease_grant(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id)
         lane->leases->luck = MOST_LUCK;
     }
     cmi_leases *all = lane->leases;
-    unsigned place = place_of_address(block->offset);
-    if (!all || (all->held & bit(place)) || (!all->luck && ++all->passed_over % ONE_IN)) {
+    if (!lane->cache->slabs.bytes) {
+        lane->cache->slabs = *cmi_heap_slab_map(&pool->heap, block->offset);
+    }
+    unsigned place = place_of_address(lane, block->offset);
+    if (!all || is_short(pool) || (all->held & bit(place)) || (!all->luck && ++all->passed_over % ONE_IN)) {
         return;
     }
     uint32_t number = pool->device->leases ? pool->device->leases : 2;

@@ -72,11 +72,17 @@ void cmi_plan_add_region_pages(cmi_pool *pool, const cmi_ask *ask, reach far)
 
 /* ---- growth ------------------------------------------------------------------------------------- */
 
+/* A share of a small peak is a page or two, among which windows find no rest: with so few to choose from, a step that repeats can go on
+ * moving the same pages for ever. */
+static const uint64_t SMALL_SLACK = UINT64_C(32) << 20; /* or 1/64 of a small device */
+
 /* New pages the slack allows: up to (1 + slack) times the peak of live bytes, this request included. */
 static uint64_t slack_pages(const cmi_pool *pool, uint64_t bytes)
 {
     uint64_t peak = cmi_max_u64(pool->counters.peak_live_bytes, pool->counters.live_bytes + bytes);
-    uint64_t most = (peak + (uint64_t)((double)peak * (double)pool->options.slack / 1e6)) >> pool->heap.page_shift;
+    uint64_t share = (uint64_t)((double)peak * (double)pool->options.slack / 1e6);
+    uint64_t small = cmi_min_u64(SMALL_SLACK, pool->device->total_bytes / 64);
+    uint64_t most = (peak + cmi_max_u64(share, small)) >> pool->heap.page_shift;
     return most > pool->reserved_pages ? most - pool->reserved_pages : 0;
 }
 
@@ -172,8 +178,7 @@ static outcome want_segment(climb *c, uint64_t growth, cmpool_status *status)
     }
     *status = CMPOOL_OK;
     if (pages >= least) { /* the driver's word, not the limit's */
-        pool->device->full = true;
-        pool->device->slow_since_full = 0;
+        cmi_device_is_full(pool->device);
         c->missing = least;
     }
     return PLAN_SHORT;
@@ -219,8 +224,7 @@ outcome cmi_plan_create(climb *c, uint64_t wanted, uint64_t slack, cmpool_status
     c->rung_bytes[CMPOOL_RUNG_SLACK] += by_slack;
     c->rung_bytes[CMPOOL_RUNG_GROW] += gained - by_slack;
     if (*status == CMPOOL_ERR_OUT_OF_DEVICE_MEMORY) {
-        pool->device->full = true;
-        pool->device->slow_since_full = 0;
+        cmi_device_is_full(pool->device);
         *status = CMPOOL_OK;
     }
     return *status == CMPOOL_OK ? PLAN_AGAIN : PLAN_FAILED;

@@ -123,6 +123,7 @@ typedef struct cmi_device {
     uint64_t landings;  /* counts the ends of driver calls: did another thread do anything meanwhile? */
     bool full;          /* the driver refused a page; asked again now and then, and before any refusal */
     uint32_t slow_since_full;
+    uint32_t tight;   /* requests that still go by the best fit only, see cmi_device_is_full */
     CUstream witness; /* never used: it dies with the primary context, and no stream gets its id again. NULL: drivers without ids */
     uint64_t witness_id;
     bool lost; /* the primary context is gone; asked again at each request */
@@ -205,6 +206,17 @@ cmpool_status cmi_device_close(cmi_device *device);
 /* Has the primary context gone, and all that was made in it? Asks the driver, so only where there is a reason to; drops and retakes the
  * lock. DEVICE_LOST (noted: nothing is handed out until the answer is another one) or OK. */
 cmpool_status cmi_device_ask_lost(cmi_device *device);
+/*
+ * The driver has refused a page. Where memory is so short, each block is to lie where it fits best: for the next CMI_TIGHT requests that
+ * climb the ladder large blocks are not held by threads, and thread caches take no slots ahead.
+ */
+enum { CMI_TIGHT = 65536 };
+static inline void cmi_device_is_full(cmi_device *device)
+{
+    device->full = true;
+    device->slow_since_full = 0;
+    device->tight = CMI_TIGHT;
+}
 /* Let another device reach the memory of all pools, what is mapped included. Registry lock held, device lock not. */
 cmpool_status cmi_device_add_peer(cmi_device *device, int peer);
 /* Around driver calls: drops the lock and enters the driver with the given context (0: the primary one); and back. begin returns a

@@ -83,7 +83,7 @@ class Build:
     def link(self, program, objects, mutation, mutants):
         """A mutant comes before the library and so takes the place of its member."""
         out = self.work / mutation / program
-        must([self.compiler, *objects, *mutants, *self.libraries, "-lcmocka", "-lpthread", "-ldl", "-lm", "-o", out])
+        must([self.compiler, "-fno-lto", *objects, *mutants, *self.libraries, "-lcmocka", "-lpthread", "-ldl", "-lm", "-o", out])
         return out
 
 
