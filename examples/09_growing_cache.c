@@ -56,13 +56,15 @@ static cmpool_stats grow(cmpool_stream stream)
     }
     cmpool_stats stats = stats_of(pool);
 
-    /* The next prompt begins short; what is left over serves whatever else the pool is asked for. */
+    /* The next prompt begins short; what is left over serves whatever else the pool is asked for. (A pool may
+     * take 32 MiB of new pages beyond its peak, see the option slack, before it moves those it has together.) */
     for (int i = 0; i < LAYERS; i++)
         check(cmpool_region_shrink(pool, layer[i], PROMPT * token_bytes, stream));
     void *activations;
-    check(cmpool_malloc(pool, &activations, stats.peak_live_bytes / 2, stream));
-    use(activations, stats.peak_live_bytes / 2, stream);
-    expect(stats_of(pool).reserved_bytes <= stats.peak_reserved_bytes, "the pages that the caches gave up are enough");
+    const size_t activation_bytes = stats.peak_live_bytes / 4 * 3;
+    check(cmpool_malloc(pool, &activations, activation_bytes, stream));
+    use(activations, activation_bytes, stream);
+    expect(stats_of(pool).reserved_bytes <= stats.peak_reserved_bytes + MIB(32), "it is the pages that the caches gave up, but for 32 MiB");
     check(cmpool_free(pool, activations, stream));
     for (int i = 0; i < LAYERS; i++)
         check(cmpool_region_destroy(pool, layer[i], stream));

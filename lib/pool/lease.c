@@ -80,10 +80,15 @@ bool cmi_lease_hold(cmi_lane *lane, uint64_t address)
 
 /* ---- under the device lock ---------------------------------------------------------------------- */
 
-/* Where the pool has nearly all of the device, or the driver has refused pages, each block is to lie where it fits best. */
-static bool is_short(const cmi_pool *pool)
+/* Where the pool has nearly all of the device, or the driver has refused pages, or pages had to move of late, each block is to lie where it
+ * fits best: a program whose steps repeat comes to rest sooner so. */
+static bool goes_by_fit(cmi_pool *pool)
 {
     const cmi_device *device = pool->device;
+    if (pool->unsettled) {
+        pool->unsettled--;
+        return true;
+    }
     return device->tight || pool->reserved_pages * device->page_bytes > device->total_bytes / 8 * 7;
 }
 
@@ -102,7 +107,8 @@ void cmi_lease_grant(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id)
         lane->cache->slabs = *cmi_heap_slab_map(&pool->heap, block->offset);
     }
     unsigned place = place_of_address(lane, block->offset);
-    if (!all || is_short(pool) || (all->held & bit(place)) || (!all->luck && ++all->passed_over % ONE_IN)) {
+    /* Whoever watches is shown what is free at once, not when the program calls again. */
+    if (!all || pool->shown || goes_by_fit(pool) || (all->held & bit(place)) || (!all->luck && ++all->passed_over % ONE_IN)) {
         return;
     }
     uint32_t number = pool->device->leases ? pool->device->leases : 2;

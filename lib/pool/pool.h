@@ -189,6 +189,7 @@ struct cmi_pool {
     bool traced; /* its calls go into the device's trace */
     cmpool_low_memory_fn low_memory;
     void *low_memory_user;
+    uint32_t unsettled;         /* large requests until threads may hold blocks again; CMI_UNSETTLED when a page has moved */
     struct cmi_shown *shown;    /* its place in the live page, lib/inspect's; NULL: none */
     struct cmi_region *regions; /* by address, see region.h */
     uint32_t region_count, region_room, region_owner;
@@ -208,9 +209,10 @@ cmpool_status cmi_device_close(cmi_device *device);
 cmpool_status cmi_device_ask_lost(cmi_device *device);
 /*
  * The driver has refused a page. Where memory is so short, each block is to lie where it fits best: for the next CMI_TIGHT requests that
- * climb the ladder large blocks are not held by threads, and thread caches take no slots ahead.
+ * climb the ladder large blocks are not held by threads, and thread caches take no slots ahead. After a page has moved the former is so for
+ * CMI_UNSETTLED large requests.
  */
-enum { CMI_TIGHT = 65536 };
+enum { CMI_TIGHT = 65536, CMI_UNSETTLED = 8192 };
 static inline void cmi_device_is_full(cmi_device *device)
 {
     device->full = true;

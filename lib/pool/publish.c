@@ -60,7 +60,10 @@ void cmi_move_land(move *m)
         slot = next ? slot + 1 : cmi_arena_slot(&m->pool->arena, m->arrivals[i].to);
         if (m->arrivals[i].landed) {
             *slot = (cmi_slot){.page = m->pages[i], .stamp = CMI_NO_STAMP, .freed_at = now, .fixed = slot->fixed, .state = CMI_SLOT_MAPPED};
-            m->pool->counters.page_moves += m->arrivals[i].from != 0;
+            if (m->arrivals[i].from) {
+                m->pool->counters.page_moves++;
+                m->pool->unsettled = CMI_UNSETTLED;
+            }
         }
     }
 }
