@@ -295,7 +295,7 @@ static void rectangles_move_bytes(void **state)
         sim_test_start(content_orders[o]);
         CUstream stream = sim_test_stream();
         CUdeviceptr block;
-        unsigned char out[ROWS * HOST_PITCH], in[ROWS * WIDTH];
+        unsigned char out[(ROWS + 1) * HOST_PITCH], in[ROWS * WIDTH]; /* a row more for the one too many below */
         OK(cuMemAlloc_v2(&block, (ROWS + 1) * PITCH));
         for (size_t i = 0; i < sizeof out; i++)
             out[i] = (unsigned char)(i * 7);
