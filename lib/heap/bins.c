@@ -1,15 +1,18 @@
 /*
- * Bin sets: the free blocks that one kind of request may use, by size. Rows are doublings of CMI_UNIT, columns eighths of a doubling; two
- * bitmaps lead in constant time to the first bin whose blocks all fit, a tree in each bin to the best fit inside. Owns the bin sets;
+ * Bin sets: the free blocks that one kind of request may use, by size. Rows are doublings of CMI_UNIT, columns sixteenths of a doubling;
+ * two bitmaps lead in constant time to the first bin whose blocks all fit, a tree in each bin to the best fit inside. Owns the bin sets;
  * guarded by whoever guards the heap; called by block.c and the pool.
  */
 #include "heap/internal.h"
+
+enum { COLUMN_BITS = 4 };
+_Static_assert(1 << COLUMN_BITS == CMI_BIN_COLUMNS, "a column for each pattern of so many bits");
 
 void cmi_bin_position(uint64_t bytes, unsigned *row, unsigned *column)
 {
     uint64_t units = bytes / CMI_UNIT;
     *row = cmi_log2_floor(units);
-    *column = (unsigned)(*row >= 3 ? units >> (*row - 3) : units << (3 - *row)) & 7u;
+    *column = (unsigned)(*row >= COLUMN_BITS ? units >> (*row - COLUMN_BITS) : units << (COLUMN_BITS - *row)) & (CMI_BIN_COLUMNS - 1);
 }
 
 void cmi_bin_insert(cmi_heap *heap, cmi_block_id id)
@@ -19,9 +22,15 @@ void cmi_bin_insert(cmi_heap *heap, cmi_block_id id)
     cmi_binset *set = heap->binsets[block->binset];
     unsigned row, column;
     cmi_bin_position(block->bytes, &row, &column);
-    cmi_tree_insert(heap, &set->root[row][column], id);
-    set->row_map |= UINT64_C(1) << row;
-    set->column_map[row] |= (uint8_t)(1u << column);
+    cmi_block_id *root = &set->root[row][column];
+    if (*root) {
+        cmi_tree_insert(heap, root, id);
+    } else {
+        *root = id;
+        block->left = block->right = 0;
+        set->row_map |= UINT64_C(1) << row;
+        set->column_map[row] |= (uint16_t)(1u << column);
+    }
     set->free_bytes += block->bytes;
     set->free_blocks++;
     cmi_index_note_idle(heap, id);
@@ -34,9 +43,12 @@ void cmi_bin_remove(cmi_heap *heap, cmi_block_id id)
     cmi_binset *set = heap->binsets[block->binset];
     unsigned row, column;
     cmi_bin_position(block->bytes, &row, &column);
-    cmi_tree_remove(heap, &set->root[row][column], id);
-    if (!set->root[row][column]) {
-        set->column_map[row] &= (uint8_t) ~(1u << column);
+    cmi_block_id *root = &set->root[row][column];
+    if (*root != id || block->left | block->right) {
+        cmi_tree_remove(heap, root, id);
+    } else { /* the last of its bin */
+        *root = 0;
+        set->column_map[row] &= (uint16_t) ~(1u << column);
         if (!set->column_map[row]) {
             set->row_map &= ~(UINT64_C(1) << row);
         }
@@ -50,14 +62,14 @@ static cmi_block_id at_least(const cmi_heap *heap, const cmi_binset *set, uint64
 {
     unsigned row, column;
     cmi_bin_position(bytes, &row, &column);
-    if (row >= CMI_BIN_ROWS || !(set->row_map >> row)) {
+    if (row >= set->rows || !(set->row_map >> row)) {
         return 0;
     }
     cmi_block_id found = cmi_tree_at_least(heap, set->root[row][column], bytes, offset);
     if (found) {
         return found;
     }
-    unsigned columns = set->column_map[row] & ~((2u << column) - 1);
+    uint32_t columns = set->column_map[row] & ~((2u << column) - 1);
     if (!columns) {
         uint64_t rows = set->row_map & ~((UINT64_C(2) << row) - 1);
         if (!rows) {
@@ -88,13 +100,25 @@ cmi_block_id cmi_heap_best_fit(const cmi_heap *heap, uint32_t binset, uint64_t b
     return 0;
 }
 
+/* With its bins, which come behind it. */
+static size_t bytes_with(unsigned rows) { return sizeof(cmi_binset) + rows * sizeof *((cmi_binset *)NULL)->root; }
+
+void cmi_binset_free(cmi_binset *set)
+{
+    if (set) {
+        cmi_meta_free(set, bytes_with(set->rows));
+    }
+}
+
 uint32_t cmi_heap_add_binset(cmi_heap *heap, uint32_t owner, uint32_t key, cmi_binset_kind kind, bool small, uint32_t partner,
                              uint32_t mixed)
 {
-    cmi_binset *set = cmi_meta_alloc(sizeof *set);
+    unsigned rows = small ? heap->page_shift + 1 - cmi_log2_floor(CMI_UNIT) : CMI_BIN_ROWS;
+    cmi_binset *set = cmi_meta_alloc(bytes_with(rows));
     if (!set) {
         return CMI_NO_BINSET;
     }
+    set->rows = (uint16_t)rows;
     uint32_t number = 0;
     if (heap->unused_binsets.count) {
         number = heap->unused_binsets.ids[--heap->unused_binsets.count];
@@ -103,14 +127,14 @@ uint32_t cmi_heap_add_binset(cmi_heap *heap, uint32_t owner, uint32_t key, cmi_b
             uint32_t room = heap->binset_room ? heap->binset_room * 2 : 16;
             cmi_binset **grown = cmi_meta_resize(heap->binsets, heap->binset_room * sizeof *grown, room * sizeof *grown);
             if (!grown) {
-                cmi_meta_free(set, sizeof *set);
+                cmi_binset_free(set);
                 return CMI_NO_BINSET;
             }
             heap->binsets = grown;
             heap->binset_room = room;
         }
         if (!cmi_ids_reserve(&heap->unused_binsets, heap->binset_count + 1)) {
-            cmi_meta_free(set, sizeof *set);
+            cmi_binset_free(set);
             return CMI_NO_BINSET;
         }
         number = ++heap->binset_count;
@@ -129,7 +153,7 @@ bool cmi_binset_is_empty(const cmi_binset *set) { return set->free_blocks == 0 &
 
 void cmi_heap_remove_binset(cmi_heap *heap, uint32_t binset)
 {
-    cmi_meta_free(heap->binsets[binset], sizeof **heap->binsets);
+    cmi_binset_free(heap->binsets[binset]);
     heap->binsets[binset] = NULL;
     cmi_ids_push(&heap->unused_binsets, binset);
 }

@@ -19,7 +19,7 @@ void cmi_heap_fini(cmi_heap *heap)
         cmi_heap_remove_space(heap, heap->spaces[0].base);
     }
     for (uint32_t i = 1; i <= heap->binset_count; i++) {
-        cmi_meta_free(heap->binsets[i], sizeof **heap->binsets);
+        cmi_binset_free(heap->binsets[i]);
     }
     for (uint32_t i = 1; i <= heap->slab_count; i++) {
         cmi_meta_free(heap->slabs[i]->uses, heap->slabs[i]->slot_count * sizeof *heap->slabs[i]->uses);

@@ -58,7 +58,7 @@ _Static_assert(sizeof(cmi_block) == 64, "a block record is one cache line");
 
 /* ---- bin sets: the free blocks that one kind of request may use --------------------------------- */
 
-enum { CMI_BIN_ROWS = 39, CMI_BIN_COLUMNS = 8, CMI_CLASS_COUNT = 32 };
+enum { CMI_BIN_ROWS = 39, CMI_BIN_COLUMNS = 16, CMI_CLASS_COUNT = 32 };
 
 typedef enum cmi_binset_kind {
     CMI_BINSET_DONE,   /* free for everybody: no ticket */
@@ -67,11 +67,11 @@ typedef enum cmi_binset_kind {
 } cmi_binset_kind;
 
 typedef struct cmi_binset {
-    uint32_t owner; /* whose bytes: blocks merge only within one owner */
-    uint32_t key;   /* the caller's: stream record number for STREAM, else 0 */
-    uint8_t kind;   /* cmi_binset_kind */
-    uint8_t small;  /* free space of small pages; whole pages go to `partner` by themselves */
-    uint16_t spare;
+    uint32_t owner;   /* whose bytes: blocks merge only within one owner */
+    uint32_t key;     /* the caller's: stream record number for STREAM, else 0 */
+    uint8_t kind;     /* cmi_binset_kind */
+    uint8_t small;    /* free space of small pages; whole pages go to `partner` by themselves */
+    uint16_t rows;    /* as many as the longest block needs: of small free space none is longer than two pages */
     uint32_t partner; /* small: the bin set of the same owner, key and kind for large blocks */
     uint32_t mixed;   /* the MIXED bin set of the same owner and smallness (itself, if this is it) */
     uint64_t free_bytes;
@@ -79,9 +79,9 @@ typedef struct cmi_binset {
     uint32_t slab_blocks; /* slabs that belong to it */
     uint32_t live_blocks; /* LIVE blocks whose first owner asked with it */
     uint64_t row_map;
-    uint8_t column_map[CMI_BIN_ROWS];
-    cmi_block_id root[CMI_BIN_ROWS][CMI_BIN_COLUMNS];
+    uint16_t column_map[CMI_BIN_ROWS];
     cmi_block_id slab_root[CMI_CLASS_COUNT]; /* slabs with a free slot, by address */
+    cmi_block_id root[][CMI_BIN_COLUMNS];
 } cmi_binset;
 
 /* What the heap asks of its caller. */

@@ -23,6 +23,7 @@ cmi_block_id cmi_tree_lowest(const cmi_heap *heap, cmi_block_id root);
 /* bins.c: a FREE block into and out of the bin its size belongs to. */
 void cmi_bin_insert(cmi_heap *heap, cmi_block_id id);
 void cmi_bin_remove(cmi_heap *heap, cmi_block_id id);
+void cmi_binset_free(cmi_binset *set); /* NULL: nothing */
 void cmi_bin_position(uint64_t bytes, unsigned *row, unsigned *column);
 
 /* index.c: from offset to block. */

@@ -42,7 +42,7 @@ static const char *check_free(const cmi_heap *heap, cmi_block_id id, cmi_block_i
     const cmi_binset *set = heap->binsets[block->binset];
     unsigned row, column;
     cmi_bin_position(block->bytes, &row, &column);
-    if (row >= CMI_BIN_ROWS || cmi_tree_at_least(heap, set->root[row][column], block->bytes, block->offset) != id) {
+    if (row >= set->rows || cmi_tree_at_least(heap, set->root[row][column], block->bytes, block->offset) != id) {
         return "free block outside its bin";
     }
     if ((set->kind == CMI_BINSET_MIXED) != (block->stamp != CMI_HEAP_NO_STAMP)) {
@@ -125,11 +125,11 @@ static void walk_tree(tree_walk *walk, cmi_block_id id)
 static const char *check_binset(const cmi_heap *heap, uint32_t number)
 {
     const cmi_binset *set = heap->binsets[number];
-    if (set->row_map >> CMI_BIN_ROWS) {
+    if (set->rows > CMI_BIN_ROWS || set->row_map >> set->rows) {
         return "bin row bit behind the last row";
     }
     tree_walk walk = {.heap = heap, .binset = number, .kind = CMI_BLOCK_FREE};
-    for (unsigned row = 0; row < CMI_BIN_ROWS; row++) {
+    for (unsigned row = 0; row < set->rows; row++) {
         for (unsigned column = 0; column < CMI_BIN_COLUMNS; column++) {
             if ((set->root[row][column] != 0) != (set->column_map[row] >> column & 1)) {
                 return "bin bit differs from whether the bin has blocks";

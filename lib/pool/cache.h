@@ -49,7 +49,7 @@ typedef struct cmi_cache {
     cmi_device *device;
     _Atomic(cmi_pool *) pool; /* NULL: the owner, or all of the pool, has ended */
     uint32_t owner;
-    const void *thread; /* the record of its thread */
+    struct cmi_thread_record *thread;
     cmi_slab_map slabs; /* of the range that was looked at last */
     cmi_lane *lanes;
     struct cmi_cache *next;           /* of the pool */

@@ -105,7 +105,7 @@ static void free_tables(cmi_device *device)
     device->contexts = NULL;
     device->stamp_chunks = NULL;
     device->stream_count = device->stream_room = device->stream_table_room = 0;
-    device->unused_streams = device->stream_table_used = 0;
+    device->unused_streams = device->stream_table_used = device->stream_known = 0;
     device->context_count = device->context_room = 0;
     device->stamp_chunk_count = device->stamp_chunk_room = device->unused_stamp = device->unused_stamp_count = 0;
 }

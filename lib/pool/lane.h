@@ -11,6 +11,7 @@ typedef struct cmi_thread_record {
     cmi_lane *last;   /* served last */
     cmi_lane **table; /* all lanes, by key, open-addressed; ended ones stay until it is made anew */
     uint32_t room, used;
+    uint32_t held; /* blocks in leases of its lanes */
     cmi_cache *caches;
 } cmi_thread_record;
 

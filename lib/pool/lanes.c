@@ -248,7 +248,7 @@ static bool table_has_room(cmi_thread_record *me)
     }
     cmi_lane **old = me->table;
     uint32_t room = me->room;
-    *me = (cmi_thread_record){.last = &no_lane, .table = grown, .room = 2 * room, .caches = me->caches};
+    *me = (cmi_thread_record){.last = &no_lane, .table = grown, .room = 2 * room, .held = me->held, .caches = me->caches};
     for (uint32_t i = 0; i < room; i++) {
         if (old[i]) {
             enter_table(me, old[i]);

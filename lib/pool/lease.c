@@ -46,6 +46,7 @@ uint64_t cmi_lease_take(cmi_lane *lane, uint64_t requested)
     *link = lease->next;
     all->held &= ~bit(place);
     all->held_count--;
+    lane->cache->thread->held--;
     all->luck += all->luck < MOST_LUCK ? 2 : 0;
     atomic_store_explicit(&lease->block->lease, lease->number, memory_order_relaxed);
     lane->cache->limit -= bytes_of(lease);
@@ -72,6 +73,7 @@ bool cmi_lease_hold(cmi_lane *lane, uint64_t address)
     all->held |= bit(place);
     all->held_count++;
     cmi_cache *cache = lane->cache;
+    cache->thread->held++;
     cache->limit += bytes_of(lease); /* which is for slots */
     cmi_cache_set_bytes(cache, cmi_cache_bytes_in(cache) + bytes_of(lease));
     cache->frees++;
@@ -95,8 +97,12 @@ static bool goes_by_fit(cmi_pool *pool)
 void cmi_lease_grant(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id)
 {
     cmi_block *block = cmi_heap_block(&pool->heap, id);
-    cmi_lane *lane = ask->tag | ask->stack ? NULL : cmi_lane_for(pool, ask);
-    if (!lane || block->binset != lane->large_binset || block->bytes != cmi_round_up(ask->requested, CMI_UNIT)) {
+    /* Whoever watches is shown what is free at once, not when the program calls again. */
+    if (ask->tag | ask->stack || pool->shown || goes_by_fit(pool) || block->bytes != cmi_round_up(ask->requested, CMI_UNIT)) {
+        return;
+    }
+    cmi_lane *lane = cmi_lane_for(pool, ask);
+    if (!lane || block->binset != lane->large_binset) {
         return;
     }
     if (!lane->leases && (lane->leases = cmi_meta_alloc(sizeof *lane->leases)) != NULL) {
@@ -107,8 +113,7 @@ void cmi_lease_grant(cmi_pool *pool, const cmi_ask *ask, cmi_block_id id)
         lane->cache->slabs = *cmi_heap_slab_map(&pool->heap, block->offset);
     }
     unsigned place = place_of_address(lane, block->offset);
-    /* Whoever watches is shown what is free at once, not when the program calls again. */
-    if (!all || pool->shown || goes_by_fit(pool) || (all->held & bit(place)) || (!all->luck && ++all->passed_over % ONE_IN)) {
+    if (!all || (all->held & bit(place)) || (!all->luck && ++all->passed_over % ONE_IN)) {
         return;
     }
     uint32_t number = pool->device->leases ? pool->device->leases : 2;
@@ -127,6 +132,7 @@ void cmi_lease_put_back(cmi_pool *pool, cmi_lane *lane)
         all->held_by_bytes[place_of_bytes(requested)] = 0; /* its whole chain goes */
         all->held &= ~bit(place);
         all->held_count--;
+        lane->cache->thread->held--;
         all->luck -= all->luck > 0;
         lane->cache->limit -= bytes;
         cmi_heap_make_free(&pool->heap, lease->id, lane->large_binset, pool->device->ticket, CMI_HEAP_NO_STAMP);
@@ -138,7 +144,7 @@ void cmi_lease_put_back(cmi_pool *pool, cmi_lane *lane)
 
 void cmi_lease_put_back_mine(cmi_pool *pool)
 {
-    for (cmi_cache *cache = cmi_thread_mine->caches; cache; cache = cache->next_of_thread) {
+    for (cmi_cache *cache = cmi_thread_mine->held ? cmi_thread_mine->caches : NULL; cache; cache = cache->next_of_thread) {
         for (cmi_lane *lane = cache->lanes; lane && atomic_load_explicit(&cache->pool, memory_order_relaxed) == pool; lane = lane->next) {
             if (lane->leases && lane->leases->held) {
                 cmi_cache_note_peaks(pool, cache->owner);

@@ -96,6 +96,7 @@ typedef struct cmi_device {
     uint32_t stream_count, stream_room, unused_streams;
     uint32_t *stream_table; /* open-addressed by handle: record numbers of streams that are not retired */
     uint32_t stream_table_room, stream_table_used;
+    uint32_t stream_known; /* the record that was found last */
     cmi_context *contexts; /* number 0 is the primary one */
     uint32_t context_count, context_room;
 
@@ -273,7 +274,7 @@ bool cmi_stream_open(cmi_device *device);
 bool cmi_context_add(cmi_device *device, CUcontext handle);
 void cmi_context_remove(cmi_device *device, CUcontext handle);
 /* Known already, or CMI_NO_STREAM. */
-uint32_t cmi_stream_known(const cmi_device *device, CUstream handle, CUcontext context);
+uint32_t cmi_stream_known(cmi_device *device, CUstream handle, CUcontext context);
 /* Frees on the stream at a ticket, from now on to be covered. */
 void cmi_stream_note_frees(cmi_device *device, uint32_t stream, uint64_t ticket, uint32_t count, uint64_t bytes);
 bool cmi_stream_is_done(const cmi_device *device, uint32_t stream, uint64_t ticket);

@@ -32,17 +32,22 @@ static bool is_meant(const cmi_device *device, const cmi_stream *stream, CUconte
     return same_context && (stream->kind == CMI_STREAM_LEGACY || stream->thread == cmi_thread_number());
 }
 
-uint32_t cmi_stream_known(const cmi_device *device, CUstream handle, CUcontext context)
+uint32_t cmi_stream_known(cmi_device *device, CUstream handle, CUcontext context)
 {
     handle = canonical(handle);
     if (!device->stream_table_room) {
         return CMI_NO_STREAM;
     }
+    const cmi_stream *again = &device->streams[device->stream_known];
+    if (device->stream_known && again->handle == handle && !again->retired && is_meant(device, again, context)) {
+        return device->stream_known;
+    }
     uint32_t mask = device->stream_table_room - 1;
     for (uint32_t at = hash(handle) & mask; device->stream_table[at]; at = (at + 1) & mask) {
         const cmi_stream *stream = &device->streams[device->stream_table[at]];
         if (stream->handle == handle && !stream->retired && is_meant(device, stream, context)) {
-            return device->stream_table[at];
+            device->stream_known = device->stream_table[at];
+            return device->stream_known;
         }
     }
     return CMI_NO_STREAM;

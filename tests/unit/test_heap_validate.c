@@ -139,7 +139,7 @@ static void spoiled_bins_are_noticed(void **state)
     SPOILED(s.set->row_map, s.set->row_map | UINT64_C(1) << (row + 1));
     SPOILED(s.set->row_map, s.set->row_map | UINT64_C(1) << CMI_BIN_ROWS);
     SPOILED(s.set->column_map[row], s.set->column_map[row] ^ 1u << column);
-    SPOILED(s.set->column_map[row], s.set->column_map[row] ^ 1u << (column + 1) % 8);
+    SPOILED(s.set->column_map[row], s.set->column_map[row] ^ 1u << (column + 1) % CMI_BIN_COLUMNS);
     SPOILED(s.set->free_bytes, s.set->free_bytes + CMI_UNIT);
     SPOILED(s.set->free_blocks, s.set->free_blocks + 1);
     SPOILED(s.set->kind, CMI_BINSET_MIXED);
