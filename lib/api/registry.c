@@ -99,7 +99,8 @@ static void note_leaving(const cmi_entry *entry)
     entry->pool->owners[entry->owner].calls_inside--;
 }
 
-void cmi_registry_leave(const cmi_entry *entry)
+/* The end of a call whose pool is watched, or on whose device something is due. */
+static __attribute__((noinline)) void leave_with_duties(const cmi_entry *entry)
 {
     if (cmi_returns_may_be_due(entry->device)) {
         cmi_returns_make(entry->device);
@@ -119,6 +120,17 @@ void cmi_registry_leave(const cmi_entry *entry)
     if (due) {
         cmi_tracer_drain(due, &entry->device->lock, false);
     }
+}
+
+void cmi_registry_leave(const cmi_entry *entry)
+{
+    cmi_device *device = entry->device;
+    if (cmi_returns_may_be_due(device) || entry->pool->shown || device->tracer || cmi_nvtx_is_on()) {
+        leave_with_duties(entry);
+        return;
+    }
+    note_leaving(entry);
+    cmi_lock_release(&device->lock);
 }
 
 cmpool_status cmi_registry_finish(cmpool_status status, const char *call)

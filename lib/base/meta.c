@@ -253,6 +253,38 @@ void *cmi_meta_resize(void *p, size_t old_bytes, size_t new_bytes)
     return moved;
 }
 
+/* ---- arrays that stay where they are ------------------------------------------------------------------ */
+
+void *cmi_meta_reserve(size_t *bytes, size_t least)
+{
+    for (; *bytes >= least; *bytes /= 2) {
+        void *p = mmap(NULL, *bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p != MAP_FAILED)
+            return p;
+    }
+    return NULL;
+}
+
+bool cmi_meta_extend(void *p, size_t old_bytes, size_t new_bytes)
+{
+    cmi_lock_acquire(&meta_lock);
+    bool done = !planned_to_fail() && mprotect((char *)p + old_bytes, new_bytes - old_bytes, PROT_READ | PROT_WRITE) == 0;
+    if (done)
+        count_bytes(new_bytes, old_bytes);
+    cmi_lock_release(&meta_lock);
+    return done;
+}
+
+void cmi_meta_unreserve(void *p, size_t bytes, size_t extended_bytes)
+{
+    if (p == NULL)
+        return;
+    cmi_lock_acquire(&meta_lock);
+    munmap(p, bytes);
+    count_bytes(0, extended_bytes);
+    cmi_lock_release(&meta_lock);
+}
+
 void cmi_meta_before_fork(void) { cmi_lock_acquire(&meta_lock); }
 void cmi_meta_after_fork(void) { cmi_lock_release(&meta_lock); }
 #ifdef CMI_HAVE_JEMALLOC

@@ -1,5 +1,5 @@
 /*
- * Block records and what can happen to a block: cut, join, take, free. Owns the chunked record arrays and the address-ordered list of each
+ * Block records and what can happen to a block: cut, join, take, free. Owns the array of records and the address-ordered list of each
  * range; guarded by whoever guards the heap; called by the pool, slab.c and index.c. Nothing here fails half-way: callers reserve
  * records first, and everything else is links.
  */
@@ -25,12 +25,9 @@ void cmi_heap_fini(cmi_heap *heap)
         cmi_meta_free(heap->slabs[i]->uses, heap->slabs[i]->slot_count * sizeof *heap->slabs[i]->uses);
         cmi_meta_free(heap->slabs[i], sizeof **heap->slabs);
     }
-    for (uint32_t i = 0; i < heap->block_chunk_count; i++) {
-        cmi_meta_free(heap->block_chunks[i], sizeof(cmi_block) * CMI_BLOCK_CHUNK);
-    }
+    cmi_meta_unreserve(heap->blocks, heap->block_most * sizeof *heap->blocks, heap->block_room * sizeof *heap->blocks);
     cmi_meta_free(heap->binsets, heap->binset_room * sizeof *heap->binsets);
     cmi_meta_free(heap->slabs, heap->slab_room * sizeof *heap->slabs);
-    cmi_meta_free(heap->block_chunks, heap->block_chunk_room * sizeof *heap->block_chunks);
     cmi_meta_free(heap->spaces, heap->space_room * sizeof *heap->spaces);
     cmi_ids_fini(&heap->unused_slabs);
     cmi_ids_fini(&heap->empty_slabs);
@@ -41,26 +38,25 @@ void cmi_heap_fini(cmi_heap *heap)
 
 /* ---- records ------------------------------------------------------------------------------------ */
 
-static bool add_chunk(cmi_heap *heap)
+/* Addresses of so many are kept, more than any device has room for: 2 GiB of addresses. */
+enum { MOST_RECORDS = 1 << 25, RECORDS_AT_ONCE = CMI_META_STEP / sizeof(cmi_block) };
+
+static bool add_records(cmi_heap *heap)
 {
-    if (heap->block_chunk_count == heap->block_chunk_room) {
-        uint32_t room = heap->block_chunk_room ? heap->block_chunk_room * 2 : 8;
-        cmi_block **grown = cmi_meta_resize(heap->block_chunks, heap->block_chunk_room * sizeof *grown, room * sizeof *grown);
-        if (!grown) {
-            return false;
-        }
-        heap->block_chunks = grown;
-        heap->block_chunk_room = room;
+    if (!heap->blocks) {
+        size_t bytes = MOST_RECORDS * sizeof *heap->blocks;
+        heap->blocks = cmi_meta_reserve(&bytes, CMI_META_STEP);
+        heap->block_most = heap->blocks ? (uint32_t)(bytes / sizeof *heap->blocks) : 0;
     }
-    cmi_block *chunk = cmi_meta_alloc(sizeof *chunk * CMI_BLOCK_CHUNK);
-    if (!chunk) {
+    uint32_t first = heap->block_room;
+    if (first + RECORDS_AT_ONCE > heap->block_most ||
+        !cmi_meta_extend(heap->blocks, first * sizeof *heap->blocks, (first + RECORDS_AT_ONCE) * sizeof *heap->blocks)) {
         return false;
     }
-    uint32_t first = heap->block_chunk_count << CMI_BLOCK_CHUNK_SHIFT;
-    heap->block_chunks[heap->block_chunk_count++] = chunk;
-    for (uint32_t i = CMI_BLOCK_CHUNK; i-- > (first ? 0u : 1u);) { /* number 0 is "none" */
-        chunk[i].next = heap->unused_block;
-        heap->unused_block = first + i;
+    heap->block_room += RECORDS_AT_ONCE;
+    for (uint32_t i = heap->block_room; i-- > cmi_max_u64(first, 1);) { /* number 0 is "none" */
+        heap->blocks[i].next = heap->unused_block;
+        heap->unused_block = i;
         heap->unused_count++;
     }
     return true;
@@ -69,7 +65,7 @@ static bool add_chunk(cmi_heap *heap)
 bool cmi_heap_reserve_records(cmi_heap *heap, uint32_t count)
 {
     while (heap->unused_count < count + heap->earmarked) {
-        if (!add_chunk(heap)) {
+        if (!add_records(heap)) {
             return false;
         }
     }
@@ -92,14 +88,19 @@ static void clear(cmi_block *block)
     block->stamp = CMI_HEAP_NO_STAMP;
 }
 
-cmi_block_id cmi_block_new(cmi_heap *heap)
+static cmi_block_id use_record(cmi_heap *heap)
 {
     cmi_block_id id = heap->unused_block;
-    cmi_block *block = cmi_heap_block(heap, id);
-    heap->unused_block = block->next;
+    heap->unused_block = cmi_heap_block(heap, id)->next;
     heap->unused_count--;
     heap->block_count++;
-    clear(block);
+    return id;
+}
+
+cmi_block_id cmi_block_new(cmi_heap *heap)
+{
+    cmi_block_id id = use_record(heap);
+    clear(cmi_heap_block(heap, id));
     return id;
 }
 
@@ -118,7 +119,7 @@ void cmi_block_retire(cmi_heap *heap, cmi_block_id id)
 cmi_block_id cmi_block_split(cmi_heap *heap, cmi_block_id id, uint64_t at)
 {
     heap->changes++;
-    cmi_block_id new_id = cmi_block_new(heap);
+    cmi_block_id new_id = use_record(heap);
     cmi_block *low = cmi_heap_block(heap, id), *high = cmi_heap_block(heap, new_id);
     memcpy(high, low, offsetof(cmi_block, lease));
     high->offset = at;

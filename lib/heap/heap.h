@@ -32,7 +32,7 @@ typedef enum cmi_block_kind {
     CMI_BLOCK_SLAB    /* cut into slots of one size class */
 } cmi_block_kind;
 
-/* 64 bytes, in chunked arrays addressed by number, so that a snapshot copies chunks. */
+/* 64 bytes, in one array that grows where it is: records are named by number, and stay where they are as long as the heap. */
 typedef struct cmi_block {
     uint64_t offset, bytes;
     cmi_block_id prev, next; /* neighbours by address within the range */
@@ -189,9 +189,9 @@ typedef struct cmi_id_list {
 typedef struct cmi_heap {
     cmi_heap_source source;
     unsigned page_shift;
-    cmi_block **block_chunks;
-    uint32_t block_chunk_count, block_chunk_room, block_count;
-    cmi_block_id unused_block; /* list of unused records through next */
+    cmi_block *blocks;                            /* by number */
+    uint32_t block_room, block_most, block_count; /* records there are, addresses for them, and those in a list by address */
+    cmi_block_id unused_block;                    /* list of unused records through next */
     uint32_t unused_count;
     uint64_t changes;     /* grows with everything that happens to a block, so that a plan can tell whether it still holds */
     uint32_t earmarked;   /* of those, kept for callers that come back later, see cmi_heap_earmark */
@@ -204,12 +204,7 @@ typedef struct cmi_heap {
     uint32_t space_count, space_room;
 } cmi_heap;
 
-enum { CMI_BLOCK_CHUNK_SHIFT = 10, CMI_BLOCK_CHUNK = 1 << CMI_BLOCK_CHUNK_SHIFT };
-
-static inline cmi_block *cmi_heap_block(const cmi_heap *heap, cmi_block_id id)
-{
-    return &heap->block_chunks[id >> CMI_BLOCK_CHUNK_SHIFT][id & (CMI_BLOCK_CHUNK - 1)];
-}
+static inline cmi_block *cmi_heap_block(const cmi_heap *heap, cmi_block_id id) { return &heap->blocks[id]; }
 
 void cmi_heap_init(cmi_heap *heap, const cmi_heap_source *source);
 void cmi_heap_fini(cmi_heap *heap);

@@ -102,7 +102,7 @@ static void walk_tree(tree_walk *walk, cmi_block_id id)
     if (!id || walk->fault) {
         return;
     }
-    if (id >= walk->heap->block_chunk_count << CMI_BLOCK_CHUNK_SHIFT || walk->blocks >= walk->heap->block_count) {
+    if (id >= walk->heap->block_room || walk->blocks >= walk->heap->block_count) {
         walk->fault = "tree with a loop or a number that is no block";
         return;
     }
@@ -202,7 +202,7 @@ static const char *check_unused_records(const cmi_heap *heap)
             return "list of unused records is broken";
         }
     }
-    uint32_t all = heap->block_chunk_count << CMI_BLOCK_CHUNK_SHIFT;
+    uint32_t all = heap->block_room;
     return count == heap->unused_count && (!all || count + heap->block_count == all - 1) ? NULL : "records lost or counted twice";
 }
 

@@ -51,7 +51,7 @@ static void *keep_each(store *into, void *const *from, uint32_t first, uint32_t 
 static void keep_heap(store *into, const cmi_heap *heap, cmi_heap *to)
 {
     *to = *heap;
-    to->block_chunks = keep_each(into, (void *const *)heap->block_chunks, 0, heap->block_chunk_count, sizeof(cmi_block) * CMI_BLOCK_CHUNK);
+    to->blocks = keep(into, heap->blocks, heap->block_room * sizeof *heap->blocks);
     to->binsets = keep_each(into, (void *const *)heap->binsets, 1, heap->binset_count + 1, sizeof **heap->binsets); /* without their bins */
     to->slabs = keep_each(into, (void *const *)heap->slabs, 1, heap->slab_count + 1, sizeof **heap->slabs);
     to->spaces = keep(into, heap->spaces, heap->space_count * sizeof *heap->spaces);

@@ -60,7 +60,7 @@ cmpool_status cmi_owner_add(cmi_pool *pool, cmi_owner_kind kind, uint32_t *numbe
     return CMPOOL_OK;
 }
 
-uint32_t cmi_owner_binset(cmi_pool *pool, uint32_t number, uint32_t stream, unsigned small)
+uint32_t cmi_owner_make_binset(cmi_pool *pool, uint32_t number, uint32_t stream, unsigned small)
 {
     cmi_owner *owner = &pool->owners[number];
     if (stream == CMI_NO_STREAM) {

@@ -345,7 +345,13 @@ cmpool_status cmi_owner_add(cmi_pool *pool, cmi_owner_kind kind, uint32_t *owner
 void cmi_owner_drop(cmi_pool *pool, uint32_t owner);
 void cmi_owner_remove(cmi_pool *pool, uint32_t owner); /* its free bytes go to owner 0 */
 /* The bin set of (owner, stream, small), made on first use; 0: no host memory. */
-uint32_t cmi_owner_binset(cmi_pool *pool, uint32_t owner, uint32_t stream, unsigned small);
+uint32_t cmi_owner_make_binset(cmi_pool *pool, uint32_t owner, uint32_t stream, unsigned small);
+static inline uint32_t cmi_owner_binset(cmi_pool *pool, uint32_t number, uint32_t stream, unsigned small)
+{
+    const cmi_owner *owner = &pool->owners[number];
+    uint32_t made = stream < owner->of_stream_room ? owner->of_stream[small][stream] : 0; /* none has number 0, CMI_NO_STREAM */
+    return made ? made : cmi_owner_make_binset(pool, number, stream, small);
+}
 /* Drop the bin sets of a stream in every owner if all of them are empty; false: they are not. */
 bool cmi_owner_forget_stream(cmi_pool *pool, uint32_t stream);
 /* Go through the free blocks and move what was seen done to the bin sets for everybody. */

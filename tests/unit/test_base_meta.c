@@ -159,6 +159,34 @@ static void threads_share_it(void **state)
     assert_int_equal(cmi_meta_bytes(), before);
 }
 
+static void arrays_grow_where_they_are(void **state)
+{
+    (void)state;
+    uint64_t before = cmi_meta_bytes();
+    size_t bytes = (size_t)1 << 31;
+    unsigned char *array = cmi_meta_reserve(&bytes, CMI_META_STEP);
+    assert_non_null(array);
+    assert_true(bytes >= 4 * CMI_META_STEP);
+    assert_int_equal(cmi_meta_bytes(), before); /* addresses are not counted */
+    assert_true(cmi_meta_extend(array, 0, CMI_META_STEP));
+    array[0] = array[CMI_META_STEP - 1] = 7;
+    cmi_meta_fail(1, 1);
+    assert_false(cmi_meta_extend(array, CMI_META_STEP, 3 * CMI_META_STEP));
+    assert_int_equal(cmi_meta_bytes(), before + CMI_META_STEP);
+    assert_true(cmi_meta_extend(array, CMI_META_STEP, 3 * CMI_META_STEP));
+    assert_int_equal(cmi_meta_bytes(), before + 3 * CMI_META_STEP);
+    assert_true(array[0] == 7 && array[CMI_META_STEP - 1] == 7 && !array[CMI_META_STEP] && !array[3 * CMI_META_STEP - 1]);
+    cmi_meta_unreserve(array, bytes, 3 * CMI_META_STEP);
+    cmi_meta_unreserve(NULL, bytes, 0);
+    assert_int_equal(cmi_meta_bytes(), before);
+    size_t too_many = SIZE_MAX - CMI_META_STEP + 1; /* more addresses than there are: halved until there are so many */
+    array = cmi_meta_reserve(&too_many, CMI_META_STEP);
+    assert_true(array && too_many < SIZE_MAX / 2);
+    cmi_meta_unreserve(array, too_many, 0);
+    too_many = SIZE_MAX - CMI_META_STEP + 1;
+    assert_null(cmi_meta_reserve(&too_many, SIZE_MAX / 2));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -168,6 +196,7 @@ int main(void)
         cmocka_unit_test(impossible_sizes_are_refused),
         cmocka_unit_test(planned_failures_strike_and_end),
         cmocka_unit_test(threads_share_it),
+        cmocka_unit_test(arrays_grow_where_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
