@@ -146,6 +146,8 @@ def install(folder, version):
             subprocess.run([python, "-m", "pip", "install", "--quiet", wanted, *packages], check=False, timeout=600)
         except subprocess.TimeoutExpired:
             print(f"{', '.join(packages)}: given up", flush=True)
+    if version:  # the newest torchaudio, which LLaMA-Factory brings, is built for newer ones; without one of this number it stays
+        subprocess.run([python, "-m", "pip", "install", "--quiet", wanted, f"torchaudio=={version}"], check=False, stderr=subprocess.DEVNULL)
     return python
 
 
