@@ -237,13 +237,14 @@ static cmi_block_id join_alike(cmi_heap *heap, cmi_block_id id)
 cmi_block_id cmi_heap_make_hole(cmi_heap *heap, cmi_block_id id)
 {
     set_kind(heap, id, CMI_BLOCK_HOLE);
-    cmi_index_note_idle(heap, id);
+    cmi_index_note_hole(heap, id);
     return join_alike(heap, id);
 }
 
 cmi_block_id cmi_heap_make_stale(cmi_heap *heap, cmi_block_id id)
 {
     set_kind(heap, id, CMI_BLOCK_STALE);
+    cmi_walk_note_stale(heap, cmi_index_space(heap, cmi_heap_block(heap, id)->offset), cmi_heap_block(heap, id));
     return join_alike(heap, id);
 }
 

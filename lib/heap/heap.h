@@ -178,6 +178,10 @@ typedef struct cmi_space {
     cmi_block_id *start; /* per page: the first block that starts in it, or 0 */
     uint64_t *start_map; /* bit per page: start is not 0 */
     uint64_t *idle_map;  /* bit per page: a FREE block or HOLE starts in it, or did when somebody last looked; NULL in copies */
+    uint64_t *stale_map; /* bit per page: a STALE block begins with it, or did when somebody last looked; NULL in copies */
+    uint64_t *free_map;  /* bit per page: it is free as a whole, or was when somebody last looked; none at or behind free_end */
+    uint64_t *hole_map;  /* bit per page: it is of a HOLE, or was; both are NULL in copies */
+    uint32_t free_end;
     cmi_slab_map slabs;
 } cmi_space;
 
@@ -298,6 +302,12 @@ static inline cmi_block_id cmi_heap_next_idle(const cmi_heap *heap, uint32_t spa
     }
     return cmi_heap_next_idle_page(heap, space, id);
 }
+
+/* Walk over the free blocks of a bin set, by size and then address: the next behind one of them (0: the first). The one that it was asked
+ * with must still be as it was. */
+cmi_block_id cmi_heap_next_free(const cmi_heap *heap, uint32_t binset, cmi_block_id after);
+/* Walk over the STALE blocks of space i: the first one at or behind a block, then on from its ->next. Not on copies. */
+cmi_block_id cmi_heap_next_stale(const cmi_heap *heap, uint32_t space, cmi_block_id from);
 
 /* ---- slab entries ------------------------------------------------------------------------------- */
 

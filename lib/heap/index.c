@@ -1,7 +1,7 @@
 /*
  * Ranges of addresses and the way from an offset to its block: per page the first block that starts in it, a bitmap of the pages that have
- * one, and another of those where it may be idle. Owns the spaces; guarded by whoever guards the heap; called by block.c and the pool. A
- * lookup of a block's own start walks the few blocks of one page; it never depends on how many blocks there are.
+ * one, and others of those that walks need not look at (see walk.c). Owns the spaces; guarded by whoever guards the heap; called by block.c
+ * and the pool. A lookup of a block's own start walks the few blocks of one page; it never depends on how many blocks there are.
  */
 #include "heap/internal.h"
 
@@ -35,6 +35,9 @@ void cmi_index_add(cmi_heap *heap, cmi_block_id id)
         space->start[page] = id;
         space->start_map[page / 64] |= UINT64_C(1) << page % 64;
     }
+    if (block->kind == CMI_BLOCK_STALE) { /* what is behind the cut of one */
+        cmi_walk_note_stale(heap, space, block);
+    }
 }
 
 void cmi_index_remove(cmi_heap *heap, cmi_block_id id)
@@ -59,9 +62,19 @@ void cmi_index_remove(cmi_heap *heap, cmi_block_id id)
 void cmi_index_note_idle(cmi_heap *heap, cmi_block_id id)
 {
     uint64_t offset = cmi_heap_block(heap, id)->offset;
-    const cmi_space *space = cmi_index_space(heap, offset);
+    cmi_space *space = cmi_index_space(heap, offset);
     uint64_t page = (offset - space->base) >> heap->page_shift;
     space->idle_map[page / 64] |= UINT64_C(1) << page % 64;
+    if (cmi_heap_block(heap, id)->kind == CMI_BLOCK_FREE) {
+        cmi_walk_note_free(heap, space, cmi_heap_block(heap, id));
+    }
+}
+
+void cmi_index_note_hole(cmi_heap *heap, cmi_block_id id)
+{
+    const cmi_block *block = cmi_heap_block(heap, id);
+    cmi_index_note_idle(heap, id);
+    cmi_walk_note_hole(heap, cmi_index_space(heap, block->offset), block);
 }
 
 /* The first block of the first page from `page` on that may have an idle one. */
@@ -172,6 +185,14 @@ void cmi_index_set_slab(cmi_heap *heap, uint64_t offset, uint64_t bytes, cmi_sla
 
 static size_t map_bytes(uint32_t pages) { return cmi_div_up(pages, 64) * sizeof(uint64_t); }
 
+/* The bitmaps of a space. */
+enum { MAPS = 5 };
+static uint64_t **map_of(cmi_space *space, unsigned i)
+{
+    uint64_t **maps[MAPS] = {&space->start_map, &space->idle_map, &space->stale_map, &space->free_map, &space->hole_map};
+    return maps[i];
+}
+
 static void free_tables(const cmi_heap *heap, cmi_space *space)
 {
     for (uint32_t page = 0; space->slabs.pages && page < space->page_count; page++) {
@@ -179,8 +200,9 @@ static void free_tables(const cmi_heap *heap, cmi_space *space)
     }
     cmi_meta_free(space->slabs.pages, space->page_count * sizeof *space->slabs.pages);
     cmi_meta_free(space->start, space->page_count * sizeof *space->start);
-    cmi_meta_free(space->start_map, map_bytes(space->page_count));
-    cmi_meta_free(space->idle_map, map_bytes(space->page_count));
+    for (unsigned i = 0; i < MAPS; i++) {
+        cmi_meta_free(*map_of(space, i), map_bytes(space->page_count));
+    }
 }
 
 bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes)
@@ -199,11 +221,14 @@ bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes)
     }
     cmi_space space = {.base = base, .bytes = bytes, .page_count = (uint32_t)(bytes >> heap->page_shift)};
     space.start = cmi_meta_alloc(space.page_count * sizeof *space.start);
-    space.start_map = cmi_meta_alloc(map_bytes(space.page_count));
-    space.idle_map = cmi_meta_alloc(map_bytes(space.page_count));
+    bool made = space.start != NULL;
+    for (unsigned i = 0; i < MAPS && made; i++) {
+        *map_of(&space, i) = cmi_meta_alloc(map_bytes(space.page_count));
+        made = *map_of(&space, i) != NULL;
+    }
     space.slabs = (cmi_slab_map){.base = base, .bytes = bytes, .page_shift = heap->page_shift};
-    space.slabs.pages = cmi_meta_alloc(space.page_count * sizeof *space.slabs.pages);
-    if (!space.start || !space.start_map || !space.idle_map || !space.slabs.pages) {
+    space.slabs.pages = made ? cmi_meta_alloc(space.page_count * sizeof *space.slabs.pages) : NULL;
+    if (!space.slabs.pages) {
         free_tables(heap, &space);
         return false;
     }
@@ -218,7 +243,7 @@ bool cmi_heap_add_space(cmi_heap *heap, uint64_t base, uint64_t bytes)
     }
     heap->spaces[at] = space;
     cmi_index_add(heap, space.first);
-    cmi_index_note_idle(heap, space.first);
+    cmi_index_note_hole(heap, space.first);
     return true;
 }
 

@@ -34,7 +34,21 @@ bool cmi_index_slab_room(cmi_heap *heap, uint64_t offset, uint64_t bytes);
 void cmi_index_set_slab(cmi_heap *heap, uint64_t offset, uint64_t bytes, cmi_slab *slab);
 /* The block is FREE or a HOLE from now on. */
 void cmi_index_note_idle(cmi_heap *heap, cmi_block_id id);
+/* A HOLE, where none was before. */
+void cmi_index_note_hole(cmi_heap *heap, cmi_block_id id);
 cmi_space *cmi_index_space(const cmi_heap *heap, uint64_t offset);
+
+/* walk.c: bitmaps of pages; what the block is from now on. FREE: when it is in its bin, so that what is beside it is as it stays. */
+void cmi_walk_note_stale(const cmi_heap *heap, const cmi_space *space, const cmi_block *block);
+void cmi_walk_note_free(const cmi_heap *heap, cmi_space *space, const cmi_block *block);
+void cmi_walk_note_hole(const cmi_heap *heap, const cmi_space *space, const cmi_block *block);
+/* Are the bits of pages [low, high) set? */
+bool cmi_walk_has_bits(const uint64_t *map, uint32_t low, uint32_t high);
+/*
+ * Walk over the FREE blocks (with holes, also the HOLEs) of space i that have a part of `pages` idle pages in a row: the first one at or
+ * behind a block, then on from its ->next. It may also give one beside fewer such pages, but leaves none out.
+ */
+cmi_block_id cmi_walk_next_whole(const cmi_heap *heap, uint32_t space, cmi_block_id from, uint64_t pages, bool holes);
 
 /* slab.c */
 const char *cmi_slab_validate(const cmi_heap *heap, cmi_block_id id);

@@ -27,6 +27,10 @@ static const char *check_links(const cmi_heap *heap, const cmi_space *space, cmi
     if (block->kind > CMI_BLOCK_SLAB || (block->kind == CMI_BLOCK_SLAB) != (block->slab != 0)) {
         return "block of no known kind, or a slab number on one that is no slab";
     }
+    uint32_t first = (uint32_t)((at - space->base) >> heap->page_shift);
+    if (block->kind == CMI_BLOCK_STALE && !cmi_walk_has_bits(space->stale_map, first, first + 1)) {
+        return "stale block that walks step over";
+    }
     if (prev && whole_pages && cmi_heap_block(heap, prev)->kind == block->kind) {
         return "neighbours of one kind that should be one block";
     }
@@ -54,6 +58,27 @@ static const char *check_free(const cmi_heap *heap, cmi_block_id id, cmi_block_i
     uint64_t low = cmi_round_up(block->offset, heap->source.page_bytes);
     if (set->small && low + heap->source.page_bytes <= block->offset + block->bytes) {
         return "whole page kept by small blocks";
+    }
+    return NULL;
+}
+
+/* Every page that is free as a whole, by whatever blocks, and every page of a hole has its bit. */
+static const char *check_maps(const cmi_heap *heap, const cmi_space *space)
+{
+    uint64_t low = 0, rest = heap->source.page_bytes - 1;
+    for (cmi_block_id id = space->first; id; id = cmi_heap_block(heap, id)->next) {
+        const cmi_block *block = cmi_heap_block(heap, id);
+        bool free = block->kind == CMI_BLOCK_FREE;
+        bool before = free && block->prev && cmi_heap_block(heap, block->prev)->kind == CMI_BLOCK_FREE;
+        low = before ? low : block->offset - space->base; /* of free neighbours together */
+        uint32_t first = (uint32_t)((low + rest) >> heap->page_shift);
+        uint32_t end = (uint32_t)((block->offset + block->bytes - space->base) >> heap->page_shift);
+        if (free && first < end && (end > space->free_end || !cmi_walk_has_bits(space->free_map, first, end))) {
+            return "free page that walks step over";
+        }
+        if (block->kind == CMI_BLOCK_HOLE && !cmi_walk_has_bits(space->hole_map, first, end)) {
+            return "hole that walks step over";
+        }
     }
     return NULL;
 }
@@ -234,7 +259,11 @@ static const char *check_space(const cmi_heap *heap, const cmi_space *space, tal
         at += block->bytes;
         prev = id;
     }
-    return at == space->base + space->bytes ? check_index(heap, space) : "list of a range ends early";
+    if (at != space->base + space->bytes) {
+        return "list of a range ends early";
+    }
+    const char *fault = check_maps(heap, space);
+    return fault ? fault : check_index(heap, space);
 }
 
 const char *cmi_heap_validate(const cmi_heap *heap)

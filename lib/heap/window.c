@@ -1,7 +1,7 @@
 /*
  * Windows and idle pages: where a large request could go if pages were brought there, and which pages may leave their place. Reads blocks
- * only; guarded by whoever guards the heap; called by the pool's reclaim ladder, never on the hot path. Each search walks the free
- * blocks and holes of every range once or twice.
+ * only; guarded by whoever guards the heap; called by the pool's reclaim ladder, never on the hot path. Searches go from one group of whole
+ * idle pages to the next, so that they do not grow with the blocks that are handed out, nor with what is free between those.
  */
 #include "heap/internal.h"
 
@@ -118,18 +118,36 @@ static void search_stretch(const cmi_heap *heap, const uint8_t *use, const stret
     }
 }
 
+/* The first piece of the stretch that a piece is in. */
+static cmi_block_id first_of_stretch(const cmi_heap *heap, const uint8_t *use, cmi_block_id id)
+{
+    piece p, before;
+    usable_piece(heap, use, cmi_heap_block(heap, id), &p);
+    cmi_block_id prev;
+    while ((prev = cmi_heap_block(heap, id)->prev) != 0 && usable_piece(heap, use, cmi_heap_block(heap, prev), &before) &&
+           before.high == p.low) {
+        p = before;
+        id = prev;
+    }
+    return id;
+}
+
 bool cmi_heap_find_window(const cmi_heap *heap, const uint8_t *use, uint64_t bytes, uint64_t align, cmi_window *window)
 {
+    /* A window has parts of at most two pages, less than all of them; the others are idle as a whole, and only where so many lie together
+     * is there anything to look at. */
+    uint64_t page = heap->source.page_bytes, parts = 2 * (page - CMI_UNIT);
+    uint64_t whole = bytes > parts ? cmi_div_up(bytes - parts, page) : 0;
     bool found = false;
     for (uint32_t i = 0; i < heap->space_count; i++) {
         cmi_block_id id = heap->spaces[i].first;
-        while ((id = cmi_heap_next_idle(heap, i, id)) != 0) {
+        while ((id = whole ? cmi_walk_next_whole(heap, i, id, whole, true) : cmi_heap_next_idle(heap, i, id)) != 0) {
             piece p;
             if (!usable_piece(heap, use, cmi_heap_block(heap, id), &p)) {
                 id = cmi_heap_block(heap, id)->next;
                 continue;
             }
-            stretch run = stretch_from(heap, use, id);
+            stretch run = stretch_from(heap, use, first_of_stretch(heap, use, id));
             if (run.high - run.low >= bytes) {
                 search_stretch(heap, use, &run, bytes, align, window, &found);
             }
@@ -139,6 +157,16 @@ bool cmi_heap_find_window(const cmi_heap *heap, const uint8_t *use, uint64_t byt
     return found;
 }
 
+/* The first block of the free and usable ones that lie together with one. */
+static cmi_block_id first_of_run(const cmi_heap *heap, const uint8_t *use, cmi_block_id id)
+{
+    cmi_block_id prev;
+    while ((prev = cmi_heap_block(heap, id)->prev) != 0 && use_of(heap, use, cmi_heap_block(heap, prev)) != CMI_USE_NOT) {
+        id = prev;
+    }
+    return id;
+}
+
 uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t skip, uint64_t skip_bytes, cmi_idle_run *runs, uint32_t room,
                             uint64_t *pages)
 {
@@ -146,12 +174,13 @@ uint32_t cmi_heap_idle_runs(const cmi_heap *heap, const uint8_t *use, uint64_t s
     uint64_t skip_low = cmi_round_down(skip, page), skip_high = cmi_round_up(skip + skip_bytes, page);
     uint32_t count = 0;
     for (uint32_t i = 0; i < heap->space_count; i++) {
-        for (cmi_block_id id = heap->spaces[i].first; (id = cmi_heap_next_idle(heap, i, id)) != 0;) {
+        for (cmi_block_id id = heap->spaces[i].first; (id = cmi_walk_next_whole(heap, i, id, 1, false)) != 0;) {
             const cmi_block *block = cmi_heap_block(heap, id);
             if (use_of(heap, use, block) == CMI_USE_NOT) {
                 id = block->next;
                 continue;
             }
+            block = cmi_heap_block(heap, first_of_run(heap, use, id));
             bool hole_before = block->prev && cmi_heap_block(heap, block->prev)->kind == CMI_BLOCK_HOLE;
             uint64_t low = CMI_MUTATION(PAGE_NOT_WHOLLY_FREE) ? cmi_round_down(block->offset, page) : cmi_round_up(block->offset, page);
             uint64_t end = block->offset + block->bytes;

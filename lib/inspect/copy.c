@@ -56,7 +56,8 @@ static void keep_heap(store *into, const cmi_heap *heap, cmi_heap *to)
     to->slabs = keep_each(into, (void *const *)heap->slabs, 1, heap->slab_count + 1, sizeof **heap->slabs);
     to->spaces = keep(into, heap->spaces, heap->space_count * sizeof *heap->spaces);
     for (uint32_t i = 0; to->spaces && i < heap->space_count; i++) {
-        to->spaces[i].idle_map = NULL; /* the maps are the pool's, which goes on changing them */
+        cmi_space *space = &to->spaces[i]; /* the maps are the pool's, which goes on changing them */
+        space->idle_map = space->stale_map = space->free_map = space->hole_map = NULL;
     }
 }
 

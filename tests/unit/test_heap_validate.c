@@ -116,6 +116,15 @@ static void spoiled_index_is_noticed(void **state)
     SPOILED(s.space->start[0], 0);
     SPOILED(s.space->start_map[0], s.space->start_map[0] ^ 1);
     SPOILED(s.space->start_map[0], s.space->start_map[0] ^ 128);
+    SPOILED(s.space->stale_map[0], s.space->stale_map[0] ^ 1 << 6);
+    SPOILED(s.space->hole_map[0], s.space->hole_map[0] ^ 1 << 7);
+    cmi_block_id page = carve(s.f, 5 * UNITS_OF_PAGE, UNITS_OF_PAGE); /* free as a whole, in two parts */
+    page = cmi_heap_cut(&s.f->heap, page, at(s.f, page)->offset, PAGE / 2);
+    cmi_block_id behind = at(s.f, page)->next;
+    cmi_heap_make_free(&s.f->heap, page, s.f->own.done[0], 0, CMI_HEAP_NO_STAMP);
+    cmi_heap_make_free(&s.f->heap, behind, s.f->own.mixed[0], 5, stamps_make(&s.f->stamps, need_of_stream(1, 5)));
+    SPOILED(s.space->free_map[0], s.space->free_map[0] ^ 1 << 5);
+    SPOILED(s.space->free_end, 5);
     fixture_free(s.f);
 }
 

@@ -1,5 +1,6 @@
 /*
- * Windows, idle runs and the longest free run against brute force over every offset, on layouts that random programs left behind.
+ * Windows, idle runs and the longest free run against brute force over every offset, and walks over some blocks against one over all, on
+ * layouts that random programs left behind.
  */
 #include "test_heap_program.h"
 
@@ -39,6 +40,31 @@ static void check_everything(model *m, const uint8_t *use)
     }
 }
 
+/* Walks over some blocks give what a walk over all of them finds. */
+static void check_walks(model *m)
+{
+    const cmi_heap *heap = &m->heap;
+    for (uint32_t i = 0; i < heap->space_count; i++) {
+        cmi_block_id stale = cmi_heap_next_stale(heap, i, heap->spaces[i].first);
+        for (cmi_block_id id = cmi_heap_first_block(heap, i); id; id = cmi_heap_block(heap, id)->next) {
+            EXPECT(m, (cmi_heap_block(heap, id)->kind == CMI_BLOCK_STALE) == (id == stale), "walk over stale blocks");
+            cmi_block_id next = cmi_heap_block(heap, id)->next;
+            stale = id == stale && next ? cmi_heap_next_stale(heap, i, next) : stale;
+        }
+    }
+    for (uint32_t set = 1; set <= heap->binset_count; set++) {
+        const cmi_block *before = NULL;
+        uint32_t count = 0;
+        for (cmi_block_id id = 0; heap->binsets[set] && (id = cmi_heap_next_free(heap, set, id)) != 0 && !m->fault; count++) {
+            const cmi_block *block = cmi_heap_block(heap, id);
+            bool behind = !before || before->bytes < block->bytes || (before->bytes == block->bytes && before->offset < block->offset);
+            EXPECT(m, behind && block->kind == CMI_BLOCK_FREE && block->binset == set, "walk over the free blocks of a bin set");
+            before = block;
+        }
+        EXPECT(m, !heap->binsets[set] || count == heap->binsets[set]->free_blocks, "walk over a bin set leaves blocks out");
+    }
+}
+
 static void searches_agree_with_brute_force(void **state)
 {
     (void)state;
@@ -52,6 +78,7 @@ static void searches_agree_with_brute_force(void **state)
         for (unsigned i = 0; i < 4 && !fault; i++) {
             random_use(&subject, use);
             check_everything(&subject, use);
+            check_walks(&subject);
             fault = subject.fault;
         }
         if (!fault) {
