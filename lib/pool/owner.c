@@ -4,6 +4,8 @@
  */
 #include "pool/cache.h"
 
+#include <string.h>
+
 void cmi_owner_drop(cmi_pool *pool, uint32_t number)
 {
     cmi_owner *owner = &pool->owners[number];
@@ -169,37 +171,43 @@ void cmi_owner_remove(cmi_pool *pool, uint32_t number)
 
 /* ---- promotion ---------------------------------------------------------------------------------- */
 
-/* The bin set a free block belongs to by what is known now; its own if nothing changed. */
-static uint32_t settled_set(cmi_pool *pool, const cmi_block *block, uint64_t *ticket)
+/* Of a stamp that is not done: what is left to wait for, if that is one stream; else NULL. */
+static const cmi_stamp_entry *one_left(const cmi_device *device, uint32_t number)
 {
-    const cmi_device *device = pool->device;
-    const cmi_binset *set = cmi_heap_binset(&pool->heap, block->binset);
-    *ticket = block->ticket;
-    if (set->kind == CMI_BINSET_STREAM && cmi_stream_is_done(device, set->key, block->ticket)) {
-        *ticket = 0;
-        return pool->owners[set->owner].done[set->small];
-    }
-    if (set->kind != CMI_BINSET_MIXED) {
-        return block->binset;
-    }
-    if (cmi_stamp_is_done(device, block->stamp)) {
-        *ticket = 0;
-        return pool->owners[set->owner].done[set->small];
-    }
-    const cmi_stamp *stamp = cmi_stamp_get(device, block->stamp);
+    const cmi_stamp *stamp = cmi_stamp_get(device, number);
     const cmi_stamp_entry *left = NULL;
     for (unsigned i = 0; i < stamp->count && !stamp->whole; i++) {
         if (!cmi_stream_is_done(device, stamp->entries[i].stream, stamp->entries[i].ticket)) {
             if (left && !CMI_MUTATION(PROMOTED_TOO_SOON)) {
-                return block->binset;
+                return NULL;
             }
             left = &stamp->entries[i];
         }
     }
-    if (!left || pool->owners[set->owner].kind == CMI_OWNER_CAPTURE) { /* see capture.c */
-        return block->binset;
+    return left;
+}
+
+/* Does a free block that waits for something belong to another bin set, by what is known now? */
+static bool is_due(const cmi_pool *pool, const cmi_block *block)
+{
+    const cmi_binset *set = cmi_heap_binset(&pool->heap, block->binset);
+    if (set->kind == CMI_BINSET_STREAM) {
+        return cmi_stream_is_done(pool->device, set->key, block->ticket);
     }
-    uint32_t own = cmi_owner_binset(pool, set->owner, left->stream, set->small); /* one stream is left to wait for */
+    return cmi_stamp_is_done(pool->device, block->stamp) ||
+           (pool->owners[set->owner].kind != CMI_OWNER_CAPTURE && one_left(pool->device, block->stamp)); /* see capture.c */
+}
+
+/* The bin set that such a block belongs to. */
+static uint32_t settled_set(cmi_pool *pool, const cmi_block *block, uint64_t *ticket)
+{
+    const cmi_binset *set = cmi_heap_binset(&pool->heap, block->binset);
+    if (set->kind == CMI_BINSET_STREAM || cmi_stamp_is_done(pool->device, block->stamp)) {
+        *ticket = 0;
+        return pool->owners[set->owner].done[set->small];
+    }
+    const cmi_stamp_entry *left = one_left(pool->device, block->stamp);
+    uint32_t own = cmi_owner_binset(pool, set->owner, left->stream, set->small);
     *ticket = own ? left->ticket : block->ticket;
     return own ? own : block->binset;
 }
@@ -223,6 +231,64 @@ static void unpark(cmi_pool *pool)
     heap->parked_slabs.count = kept;
 }
 
+/* Offsets of blocks that belong to another bin set by now. */
+typedef struct due_list {
+    uint64_t few[64];
+    uint64_t *offsets; /* `few`, or memory of its own */
+    uint32_t count, room;
+} due_list;
+
+static bool note_due(due_list *due, uint64_t offset)
+{
+    if (due->count == due->room) {
+        uint64_t *grown = cmi_meta_alloc(2 * due->room * sizeof *grown);
+        if (!grown) {
+            return false;
+        }
+        memcpy(grown, due->offsets, due->count * sizeof *grown);
+        cmi_meta_free(due->offsets == due->few ? NULL : due->offsets, due->room * sizeof *grown);
+        due->offsets = grown;
+        due->room *= 2;
+    }
+    due->offsets[due->count++] = offset;
+    return true;
+}
+
+/* In place by halving gaps; the C library's qsort may call malloc. */
+static void sort_due(due_list *due)
+{
+    for (uint32_t gap = due->count / 2; gap > 0; gap /= 2) {
+        for (uint32_t i = gap; i < due->count; i++) {
+            uint64_t moving = due->offsets[i];
+            uint32_t j = i;
+            for (; j >= gap && moving < due->offsets[j - gap]; j -= gap) {
+                due->offsets[j] = due->offsets[j - gap];
+            }
+            due->offsets[j] = moving;
+        }
+    }
+}
+
+/* Only what waits for something can change, so that is all that is looked at. false: no host memory for all of it. */
+static bool find_due(cmi_pool *pool, due_list *due)
+{
+    cmi_heap *heap = &pool->heap;
+    for (uint32_t i = 1; i <= heap->binset_count; i++) {
+        const cmi_binset *set = heap->binsets[i];
+        if (!set || !set->free_blocks || set->kind == CMI_BINSET_DONE) {
+            continue;
+        }
+        for (cmi_block_id id = 0; (id = cmi_heap_next_free(heap, i, id)) != 0;) {
+            const cmi_block *block = cmi_heap_block(heap, id);
+            if (is_due(pool, block) && !note_due(due, block->offset)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+/* By address: how neighbours join depends on the order, and the layout is to depend on as little as possible. */
 void cmi_owner_promote(cmi_pool *pool)
 {
     cmi_heap *heap = &pool->heap;
@@ -230,24 +296,25 @@ void cmi_owner_promote(cmi_pool *pool)
         return;
     }
     unpark(pool);
-    bool complete = true;
-    for (uint32_t i = 0; i < heap->space_count; i++) {
-        for (cmi_block_id id = cmi_heap_first_block(heap, i); (id = cmi_heap_next_idle(heap, i, id)) != 0;
-             id = cmi_heap_block(heap, id)->next) {
-            if (cmi_heap_block(heap, id)->kind != CMI_BLOCK_FREE) {
-                continue;
-            }
-            if (!cmi_heap_reserve_records(heap, CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(pool->device, CMI_HEAP_STEP_RECORDS)) {
-                complete = false;
-                break;
-            }
-            uint64_t ticket;
-            uint32_t to = settled_set(pool, cmi_heap_block(heap, id), &ticket);
-            if (to != cmi_heap_block(heap, id)->binset) {
-                id = cmi_heap_rebin(heap, id, to, ticket, CMI_HEAP_NO_STAMP);
-            }
+    due_list due = {.offsets = due.few, .room = CMI_ARRAY_LENGTH(due.few)};
+    bool complete = find_due(pool, &due);
+    sort_due(&due);
+    for (uint32_t i = 0; i < due.count; i++) {
+        cmi_block_id id = cmi_heap_find(heap, due.offsets[i]);
+        if (cmi_heap_block(heap, id)->offset != due.offsets[i] || !is_due(pool, cmi_heap_block(heap, id))) {
+            continue; /* joined to the one before, or has taken in the one behind */
+        }
+        if (!cmi_heap_reserve_records(heap, CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(pool->device, CMI_HEAP_STEP_RECORDS)) {
+            complete = false;
+            break;
+        }
+        uint64_t ticket;
+        uint32_t to = settled_set(pool, cmi_heap_block(heap, id), &ticket);
+        if (to != cmi_heap_block(heap, id)->binset) {
+            cmi_heap_rebin(heap, id, to, ticket, CMI_HEAP_NO_STAMP);
         }
     }
+    cmi_meta_free(due.offsets == due.few ? NULL : due.offsets, due.room * sizeof *due.offsets);
     if (complete) {
         pool->promoted_at = pool->device->done_changes;
     }

@@ -110,11 +110,8 @@ static uint32_t claim_stale_run(cmi_pool *pool, uint64_t most, uint64_t *offset)
             continue;
         }
         cmi_block_id first_id = from > heap->spaces[i].base ? cmi_heap_find(heap, from) : cmi_heap_first_block(heap, i);
-        for (cmi_block_id id = first_id; id; id = cmi_heap_block(heap, id)->next) {
+        for (cmi_block_id id = first_id; id && (id = cmi_heap_next_stale(heap, i, id)) != 0; id = cmi_heap_block(heap, id)->next) {
             const cmi_block *block = cmi_heap_block(heap, id);
-            if (block->kind != CMI_BLOCK_STALE) {
-                continue;
-            }
             const cmi_slot *slot = cmi_arena_slot(&pool->arena, block->offset);
             if (slot->fixed) { /* a segment, which goes as a whole */
                 continue;
