@@ -172,6 +172,7 @@ cmi_block_id cmi_heap_take(cmi_heap *heap, cmi_block_id id, uint64_t offset, uin
         cmi_block_id rest = id;
         id = cmi_block_split(heap, id, offset);
         block = cmi_heap_block(heap, id);
+        block->kind = CMI_BLOCK_BUSY; /* so that what is left has no free neighbour */
         if (stamped) {
             block->stamp = heap->source.copy_stamp(heap->source.user, block->stamp);
         }
@@ -179,7 +180,8 @@ cmi_block_id cmi_heap_take(cmi_heap *heap, cmi_block_id id, uint64_t offset, uin
     }
     if (block->bytes > bytes) {
         cmi_block_id rest = cmi_block_split(heap, id, offset + bytes);
-        block = cmi_heap_block(heap, id);
+        cmi_heap_block(heap, rest)->kind = CMI_BLOCK_FREE;
+        block->kind = CMI_BLOCK_BUSY;
         if (stamped) {
             cmi_heap_block(heap, rest)->stamp = heap->source.copy_stamp(heap->source.user, block->stamp);
         }

@@ -180,7 +180,8 @@ typedef struct cmi_space {
     uint64_t *idle_map;  /* bit per page: a FREE block or HOLE starts in it, or did when somebody last looked; NULL in copies */
     uint64_t *stale_map; /* bit per page: a STALE block begins with it, or did when somebody last looked; NULL in copies */
     uint64_t *free_map;  /* bit per page: it is free as a whole, or was when somebody last looked; none at or behind free_end */
-    uint64_t *hole_map;  /* bit per page: it is of a HOLE, or was; both are NULL in copies */
+    uint64_t *hole_map;  /* bit per page: it is of a HOLE, or was */
+    uint64_t *seam_map;  /* bit per page: a FREE block behind another FREE one begins in it, or did; all three are NULL in copies */
     uint32_t free_end;
     cmi_slab_map slabs;
 } cmi_space;

@@ -186,10 +186,10 @@ void cmi_index_set_slab(cmi_heap *heap, uint64_t offset, uint64_t bytes, cmi_sla
 static size_t map_bytes(uint32_t pages) { return cmi_div_up(pages, 64) * sizeof(uint64_t); }
 
 /* The bitmaps of a space. */
-enum { MAPS = 5 };
+enum { MAPS = 6 };
 static uint64_t **map_of(cmi_space *space, unsigned i)
 {
-    uint64_t **maps[MAPS] = {&space->start_map, &space->idle_map, &space->stale_map, &space->free_map, &space->hole_map};
+    uint64_t **maps[MAPS] = {&space->start_map, &space->idle_map, &space->stale_map, &space->free_map, &space->hole_map, &space->seam_map};
     return maps[i];
 }
 

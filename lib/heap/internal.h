@@ -49,6 +49,8 @@ bool cmi_walk_has_bits(const uint64_t *map, uint32_t low, uint32_t high);
  * behind a block, then on from its ->next. It may also give one beside fewer such pages, but leaves none out.
  */
 cmi_block_id cmi_walk_next_whole(const cmi_heap *heap, uint32_t space, cmi_block_id from, uint64_t pages, bool holes);
+/* Walk over HOLEs and FREE blocks with a FREE one before them, the same way: where room is that no single free block has. Not on copies. */
+cmi_block_id cmi_walk_next_seam(const cmi_heap *heap, uint32_t space, cmi_block_id from);
 
 /* slab.c */
 const char *cmi_slab_validate(const cmi_heap *heap, cmi_block_id id);

@@ -70,6 +70,10 @@ static const char *check_maps(const cmi_heap *heap, const cmi_space *space)
         const cmi_block *block = cmi_heap_block(heap, id);
         bool free = block->kind == CMI_BLOCK_FREE;
         bool before = free && block->prev && cmi_heap_block(heap, block->prev)->kind == CMI_BLOCK_FREE;
+        uint32_t begin = (uint32_t)((block->offset - space->base) >> heap->page_shift);
+        if (before && !cmi_walk_has_bits(space->seam_map, begin, begin + 1)) {
+            return "free neighbours that walks step over";
+        }
         low = before ? low : block->offset - space->base; /* of free neighbours together */
         uint32_t first = (uint32_t)((low + rest) >> heap->page_shift);
         uint32_t end = (uint32_t)((block->offset + block->bytes - space->base) >> heap->page_shift);

@@ -65,6 +65,12 @@ static uint32_t page_of(const cmi_heap *heap, const cmi_space *space, uint64_t o
     return (uint32_t)((offset - space->base) >> heap->page_shift);
 }
 
+/* The first page that a block has no part of. */
+static uint32_t page_behind(const cmi_heap *heap, const cmi_space *space, const cmi_block *block)
+{
+    return page_of(heap, space, block->offset + block->bytes - 1) + 1;
+}
+
 /* ---- blocks whose page has moved on ------------------------------------------------------------- */
 
 void cmi_walk_note_stale(const cmi_heap *heap, const cmi_space *space, const cmi_block *block)
@@ -94,12 +100,28 @@ cmi_block_id cmi_heap_next_stale(const cmi_heap *heap, uint32_t number, cmi_bloc
 
 static bool is_free(const cmi_heap *heap, cmi_block_id id) { return id && cmi_heap_block(heap, id)->kind == CMI_BLOCK_FREE; }
 
+static void note_seam(const cmi_heap *heap, const cmi_space *space, const cmi_block *block)
+{
+    uint32_t page = page_of(heap, space, block->offset);
+    space->seam_map[page / 64] |= UINT64_C(1) << page % 64;
+}
+
 void cmi_walk_note_free(const cmi_heap *heap, cmi_space *space, const cmi_block *block)
 {
-    uint64_t low = block->offset - space->base, end = low + block->bytes, rest = heap->source.page_bytes - 1;
+    uint64_t low = block->offset - space->base, page = heap->source.page_bytes;
+    bool before = is_free(heap, block->prev), next = is_free(heap, block->next);
+    if (before) {
+        note_seam(heap, space, block);
+    }
+    if (next) {
+        note_seam(heap, space, cmi_heap_block(heap, block->next));
+    }
+    if (block->bytes < page && !before && !next) { /* most are */
+        return;
+    }
     /* Pages that it has a part of may be free with what is beside it. */
-    uint32_t first = (uint32_t)((low + (is_free(heap, block->prev) ? 0 : rest)) >> heap->page_shift);
-    uint32_t behind = (uint32_t)((end + (is_free(heap, block->next) ? rest : 0)) >> heap->page_shift);
+    uint32_t first = (uint32_t)((low + (before ? 0 : page - 1)) >> heap->page_shift);
+    uint32_t behind = (uint32_t)((low + block->bytes + (next ? page - 1 : 0)) >> heap->page_shift);
     if (first < behind) {
         change_bits(space->free_map, first, behind, true);
         space->free_end = behind > space->free_end ? behind : space->free_end;
@@ -153,14 +175,60 @@ cmi_block_id cmi_walk_next_whole(const cmi_heap *heap, uint32_t number, cmi_bloc
             return id;
         }
         /* Nothing of it is free any more, and no page that it has a part of. */
-        uint32_t low = page_of(heap, space, block->offset), behind = page_of(heap, space, block->offset + block->bytes - 1) + 1;
+        uint32_t low = page_of(heap, space, block->offset);
+        page = page_behind(heap, space, block);
         if (space->free_map) {
-            change_bits(space->free_map, low, behind, false);
+            change_bits(space->free_map, low, page, false);
         }
         if (space->free_map && !hole) {
-            change_bits(space->hole_map, low, behind, false);
+            change_bits(space->hole_map, low, page, false);
         }
-        page = behind;
+    }
+    return 0;
+}
+
+/* ---- where idle blocks meet --------------------------------------------------------------------- */
+
+/* Of the blocks from one on that begin in a page, the first FREE one behind another FREE one. */
+static cmi_block_id seam_in_page(const cmi_heap *heap, const cmi_space *space, uint32_t page, cmi_block_id id)
+{
+    for (; id && page_of(heap, space, cmi_heap_block(heap, id)->offset) == page; id = cmi_heap_block(heap, id)->next) {
+        if (is_free(heap, id) && is_free(heap, cmi_heap_block(heap, id)->prev)) {
+            return id;
+        }
+    }
+    return 0;
+}
+
+cmi_block_id cmi_walk_next_seam(const cmi_heap *heap, uint32_t number, cmi_block_id from)
+{
+    const cmi_space *space = &heap->spaces[number];
+    uint32_t words = (uint32_t)cmi_div_up(space->page_count, 64);
+    uint32_t start = from ? page_of(heap, space, cmi_heap_block(heap, from)->offset) : space->page_count, page = start;
+    for (uint32_t word = page / 64; word < words; word = page / 64) {
+        uint64_t seam = space->seam_map[word], bits = (seam | space->hole_map[word]) & ~UINT64_C(0) << page % 64;
+        if (!bits) {
+            page = (word + 1) * 64;
+            continue;
+        }
+        page = word * 64 + cmi_lowest_bit(bits);
+        uint64_t bit = UINT64_C(1) << page % 64;
+        if (seam & bit) {
+            cmi_block_id first = page == start ? from : space->start[page], found = seam_in_page(heap, space, page, first);
+            if (found) {
+                return found;
+            }
+            space->seam_map[word] &= first == space->start[page] ? ~bit : ~UINT64_C(0);
+        }
+        if (space->hole_map[word] & bit) {
+            cmi_block_id id = page == start ? from : cmi_heap_find(heap, space->base + ((uint64_t)page << heap->page_shift));
+            if (cmi_heap_block(heap, id)->kind == CMI_BLOCK_HOLE) {
+                return id;
+            }
+            /* No page that it has a part of is a hole. */
+            change_bits(space->hole_map, page, page_behind(heap, space, cmi_heap_block(heap, id)), false);
+        }
+        page++;
     }
     return 0;
 }

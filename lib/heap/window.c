@@ -132,26 +132,39 @@ static cmi_block_id first_of_stretch(const cmi_heap *heap, const uint8_t *use, c
     return id;
 }
 
+/* Search the stretch that a block is in, if it is usable. Returns the block behind the stretch. */
+static cmi_block_id search_around(const cmi_heap *heap, const uint8_t *use, cmi_block_id id, uint64_t bytes, uint64_t align,
+                                  cmi_window *best, bool *found)
+{
+    piece p;
+    if (!usable_piece(heap, use, cmi_heap_block(heap, id), &p)) {
+        return cmi_heap_block(heap, id)->next;
+    }
+    stretch run = stretch_from(heap, use, first_of_stretch(heap, use, id));
+    if (run.high - run.low >= bytes) {
+        search_stretch(heap, use, &run, bytes, align, best, found);
+    }
+    return run.behind;
+}
+
 bool cmi_heap_find_window(const cmi_heap *heap, const uint8_t *use, uint64_t bytes, uint64_t align, cmi_window *window)
 {
     /* A window has parts of at most two pages, less than all of them; the others are idle as a whole, and only where so many lie together
-     * is there anything to look at. */
+     * is there anything to look at. A short one needs no whole page: it lies in one free block, or where several or a hole meet. */
     uint64_t page = heap->source.page_bytes, parts = 2 * (page - CMI_UNIT);
     uint64_t whole = bytes > parts ? cmi_div_up(bytes - parts, page) : 0;
     bool found = false;
     for (uint32_t i = 0; i < heap->space_count; i++) {
         cmi_block_id id = heap->spaces[i].first;
-        while ((id = whole ? cmi_walk_next_whole(heap, i, id, whole, true) : cmi_heap_next_idle(heap, i, id)) != 0) {
-            piece p;
-            if (!usable_piece(heap, use, cmi_heap_block(heap, id), &p)) {
-                id = cmi_heap_block(heap, id)->next;
-                continue;
-            }
-            stretch run = stretch_from(heap, use, first_of_stretch(heap, use, id));
-            if (run.high - run.low >= bytes) {
-                search_stretch(heap, use, &run, bytes, align, window, &found);
-            }
-            id = run.behind;
+        while ((id = whole ? cmi_walk_next_whole(heap, i, id, whole, true) : cmi_walk_next_seam(heap, i, id)) != 0) {
+            id = search_around(heap, use, id, bytes, align, window, &found);
+        }
+    }
+    for (uint32_t set = 1; set <= heap->binset_count && !whole; set++) {
+        bool usable = heap->binsets[set] && heap->binsets[set]->free_blocks && use[set] != CMI_USE_NOT;
+        cmi_block_id id = usable ? cmi_heap_best_fit(heap, set, bytes, CMI_UNIT) : 0;
+        for (; id; id = cmi_heap_next_free(heap, set, id)) {
+            search_around(heap, use, id, bytes, align, window, &found);
         }
     }
     return found;

@@ -57,7 +57,7 @@ static void keep_heap(store *into, const cmi_heap *heap, cmi_heap *to)
     to->spaces = keep(into, heap->spaces, heap->space_count * sizeof *heap->spaces);
     for (uint32_t i = 0; to->spaces && i < heap->space_count; i++) {
         cmi_space *space = &to->spaces[i]; /* the maps are the pool's, which goes on changing them */
-        space->idle_map = space->stale_map = space->free_map = space->hole_map = NULL;
+        space->idle_map = space->stale_map = space->free_map = space->hole_map = space->seam_map = NULL;
     }
 }
 

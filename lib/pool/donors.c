@@ -4,28 +4,29 @@
  */
 #include "pool/climb.h"
 
-static bool gives_before(const cmi_donor *a, const cmi_donor *b)
+enum { FEW_RUNS = 256 }; /* the scratch that a climb begins with */
+
+static bool gives_before(const cmi_idle_run *a, const cmi_idle_run *b)
 {
-    bool a_edge = a->run.hole_before || a->run.hole_behind, b_edge = b->run.hole_before || b->run.hole_behind;
+    bool a_edge = a->hole_before || a->hole_behind, b_edge = b->hole_before || b->hole_behind;
     if (a_edge != b_edge) {
         return a_edge;
     }
-    return a->run.pages != b->run.pages ? a->run.pages < b->run.pages : a->run.offset < b->run.offset;
+    return a->pages != b->pages ? a->pages < b->pages : a->offset < b->offset;
 }
 
-/* Sorted in place by halving gaps; the C library's qsort may call malloc. */
-static void sort_donors(cmi_donor *donors, uint32_t count)
+/* A heap, with the run that gives first on top; only as many as are needed come off it. Let the one at `at` sink to its place. */
+static void sink(cmi_idle_run *runs, uint32_t count, uint32_t at)
 {
-    for (uint32_t gap = count / 2; gap > 0; gap /= 2) {
-        for (uint32_t i = gap; i < count; i++) {
-            cmi_donor moving = donors[i];
-            uint32_t j = i;
-            for (; j >= gap && gives_before(&moving, &donors[j - gap]); j -= gap) {
-                donors[j] = donors[j - gap];
-            }
-            donors[j] = moving;
+    cmi_idle_run moving = runs[at];
+    for (uint32_t under; (under = 2 * at + 1) < count; at = under) {
+        under += under + 1 < count && gives_before(&runs[under + 1], &runs[under]);
+        if (!gives_before(&runs[under], &moving)) {
+            break;
         }
+        runs[at] = runs[under];
     }
+    runs[at] = moving;
 }
 
 /* Append the idle runs of one pool, at most `most` pages of them. Returns pages added; *count grows. UINT64_MAX: no host memory. */
@@ -34,23 +35,26 @@ uint64_t cmi_donors_add(climb *c, cmi_pool *from, uint64_t skip, uint64_t skip_b
     if (!most) {
         return 0;
     }
-    /* One walk is enough once the scratch is as long as it has ever had to be. */
-    uint32_t runs = cmi_heap_idle_runs(&from->heap, from->use, skip, skip_bytes, c->runs, c->run_room, NULL);
-    while (runs > c->run_room) {
-        cmi_meta_free(c->runs, c->run_room * sizeof *c->runs);
-        c->run_room = 0;
-        c->runs = cmi_meta_alloc(2 * runs * sizeof *c->runs);
-        if (!c->runs) {
-            return UINT64_MAX;
+    /* One walk is enough where the scratch is long enough; else it says how long it has to be. */
+    uint32_t runs = c->run_room ? 0 : FEW_RUNS / 2;
+    do {
+        if (runs > c->run_room) {
+            cmi_meta_free(c->runs, c->run_room * sizeof *c->runs);
+            c->run_room = 0;
+            c->runs = cmi_meta_alloc(2 * runs * sizeof *c->runs);
+            if (!c->runs) {
+                return UINT64_MAX;
+            }
+            c->run_room = 2 * runs;
         }
-        c->run_room = 2 * runs;
         runs = cmi_heap_idle_runs(&from->heap, from->use, skip, skip_bytes, c->runs, c->run_room, NULL);
-    }
+    } while (runs > c->run_room);
     if (!runs) {
         return 0;
     }
-    if (*count + runs > c->donor_room) {
-        uint32_t room = 2 * (*count + runs);
+    uint32_t needed = *count + (uint32_t)cmi_min_u64(runs, most); /* each gives a page at least */
+    if (needed > c->donor_room) {
+        uint32_t room = 2 * needed;
         cmi_donor *grown = cmi_meta_resize(c->donors, c->donor_room * sizeof *grown, room * sizeof *grown);
         if (!grown) {
             return UINT64_MAX;
@@ -58,18 +62,20 @@ uint64_t cmi_donors_add(climb *c, cmi_pool *from, uint64_t skip, uint64_t skip_b
         c->donors = grown;
         c->donor_room = room;
     }
-    cmi_donor *added = c->donors + *count;
-    for (uint32_t i = 0; i < runs; i++) {
-        added[i] = (cmi_donor){from, c->runs[i]};
+    for (uint32_t i = runs / 2; i-- > 0;) {
+        sink(c->runs, runs, i);
     }
-    sort_donors(added, runs);
     uint64_t sum = 0;
-    uint32_t used = 0;
-    for (; used < runs && sum < most; used++) {
-        added[used].run.pages = (uint32_t)cmi_min_u64(added[used].run.pages, most - sum);
-        sum += added[used].run.pages;
+    while (runs && sum < most) {
+        cmi_donor *donor = &c->donors[(*count)++];
+        *donor = (cmi_donor){from, c->runs[0]};
+        donor->run.pages = (uint32_t)cmi_min_u64(donor->run.pages, most - sum);
+        sum += donor->run.pages;
+        c->runs[0] = c->runs[--runs];
+        if (runs) {
+            sink(c->runs, runs, 0);
+        }
     }
-    *count += used;
     return sum;
 }
 

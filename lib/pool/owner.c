@@ -296,13 +296,16 @@ void cmi_owner_promote(cmi_pool *pool)
         return;
     }
     unpark(pool);
-    due_list due = {.offsets = due.few, .room = CMI_ARRAY_LENGTH(due.few)};
+    due_list due;
+    due.offsets = due.few;
+    due.room = CMI_ARRAY_LENGTH(due.few);
+    due.count = 0;
     bool complete = find_due(pool, &due);
     sort_due(&due);
     for (uint32_t i = 0; i < due.count; i++) {
         cmi_block_id id = cmi_heap_find(heap, due.offsets[i]);
-        if (cmi_heap_block(heap, id)->offset != due.offsets[i] || !is_due(pool, cmi_heap_block(heap, id))) {
-            continue; /* joined to the one before, or has taken in the one behind */
+        if (cmi_heap_block(heap, id)->offset != due.offsets[i]) {
+            continue; /* joined to one before it, and waits with that one */
         }
         if (!cmi_heap_reserve_records(heap, CMI_HEAP_STEP_RECORDS) || !cmi_stamp_reserve(pool->device, CMI_HEAP_STEP_RECORDS)) {
             complete = false;

@@ -125,6 +125,7 @@ static void spoiled_index_is_noticed(void **state)
     cmi_heap_make_free(&s.f->heap, behind, s.f->own.mixed[0], 5, stamps_make(&s.f->stamps, need_of_stream(1, 5)));
     SPOILED(s.space->free_map[0], s.space->free_map[0] ^ 1 << 5);
     SPOILED(s.space->free_end, 5);
+    SPOILED(s.space->seam_map[0], s.space->seam_map[0] ^ 1 << 5);
     fixture_free(s.f);
 }
 
