@@ -1,6 +1,7 @@
 /*
  * Streams and contexts that come and go: records of dead streams are used again, so that a program that makes a stream for each task does
- * not grow the library; and a default stream is that of the context which is current, also where a program has several contexts.
+ * not grow the library; and a default stream is that of the context which is current, also where a program has several contexts;
+ * and what many frees leave behind.
  */
 #include "pool_fixture.h"
 
@@ -85,12 +86,51 @@ static void default_streams_of_two_contexts(void **state)
     device_end();
 }
 
+/* Frees of one stream that lie between blocks in use are everybody's once they are seen done, however many, and where they lie; with host
+ * memory that fails at the nth request there is an answer all the same. */
+static void many_blocks_become_everybodys(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 400, BYTES = 300 << 10 };
+    for (uint64_t nth = 0; nth <= 12; nth++) {
+        device_start("sim:256MiB,order=eager");
+        cmpool_t pool = pool_with(NULL);
+        CUstream a = sim_test_stream(), b = sim_test_stream();
+        void *blocks[BLOCKS], *first = NULL;
+        for (unsigned i = 0; i < BLOCKS; i++)
+            blocks[i] = take_and_use(pool, BYTES, a);
+        void *rest = take(pool, 2 * MIB - BLOCKS * BYTES % (2 * MIB), b); /* what is left of the last page */
+        for (unsigned i = 0; i < BLOCKS; i += 2)
+            give(pool, blocks[i], a);
+        cmpool_stats before = figures(pool);
+        cmi_meta_fail(nth, nth != 0);
+        cmpool_status status = cmpool_malloc(pool, &first, BYTES, b);
+        cmi_meta_fail(0, 0);
+        assert_true(status == CMPOOL_OK || (nth && status == CMPOOL_ERR_OUT_OF_HOST_MEMORY));
+        must_be_sound(pool);
+        if (!nth)
+            assert_ptr_equal(first, blocks[0]);
+        if (status == CMPOOL_OK)
+            blocks[0] = first;
+        for (unsigned i = status == CMPOOL_OK ? 2 : 0; i < BLOCKS; i += 2)
+            blocks[i] = take_and_use(pool, BYTES, b);
+        if (!nth)
+            assert_int_equal(figures(pool).reserved_bytes, before.reserved_bytes);
+        assert_int_equal(figures(pool).device_waits + figures(pool).host_waits, 0);
+        for (unsigned i = 0; i < BLOCKS; i++)
+            give(pool, blocks[i], i % 2 ? a : b);
+        give(pool, rest, b);
+        end_of(pool);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streams_that_come_and_go),
         cmocka_unit_test(work_of_a_dead_stream),
         cmocka_unit_test(default_streams_of_two_contexts),
+        cmocka_unit_test(many_blocks_become_everybodys),
     };
     return cmocka_run_group_tests(tests, sim_test_open, NULL);
 }
